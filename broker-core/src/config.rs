@@ -1,0 +1,123 @@
+//! What an operator may set, as plain checked values. Reading files and flags is the program's job.
+
+use rt_abstract::Address;
+
+/// Everything the broker needs to know to start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where MQTT clients connect; at least one.
+    pub listeners: Vec<ListenerConfig>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// One MQTT listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerConfig {
+    /// Address to listen on.
+    pub address: Address,
+    /// Length of the kernel's accept queue; a storm of connects beyond it waits for a SYN
+    /// retransmission of one second.
+    pub backlog: i32,
+}
+
+/// Bounds on everything that grows. Each says what happens when it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open connections on this node; further ones are closed at accept.
+    pub max_connections: usize,
+    /// Milliseconds from accept to a complete CONNECT; later the connection is closed.
+    pub connect_timeout_ms: u32,
+    /// Milliseconds that a connection being closed may take to receive what it is owed.
+    pub close_timeout_ms: u32,
+    /// Largest packet accepted, in bytes with its header; larger ones end the connection (0x95).
+    pub max_packet_size_bytes: u32,
+    /// Largest CONNECT accepted, in bytes, before anything is known about the client.
+    pub max_connect_size_bytes: u32,
+    /// Longest keep-alive granted, in seconds; 0 leaves the client's wish alone. Version 5 clients
+    /// are told (server keep alive), 3.x clients that ask for more are judged by their own wish.
+    pub max_keep_alive_s: u16,
+    /// QoS 1 and 2 publishes that a client may have unacknowledged; more end the connection (0x93).
+    pub receive_maximum: u16,
+    /// Topic aliases that a client may define, 0 to 65535.
+    pub topic_alias_maximum: u16,
+    /// QoS 1 and 2 messages sent to a client and not acknowledged; a version 5 client may ask for
+    /// fewer. Further messages wait in the session's queue.
+    pub max_inflight: u16,
+    /// Longest session expiry granted, in seconds; 0xFFFF_FFFF is "never expires".
+    pub max_session_expiry_s: u32,
+    /// Messages queued in one session; further QoS 0 are dropped, further QoS 1 and 2 as
+    /// `queue_full` says.
+    pub max_queued_messages: usize,
+    /// Bytes queued in one session, counted as topic + properties + payload.
+    pub max_queued_bytes: usize,
+    /// Bytes waiting for one connection's socket; further QoS 0 messages are dropped, QoS 1 and 2
+    /// wait in the session's queue.
+    pub max_outbox_bytes: usize,
+    /// Subscriptions of one session; further ones are refused (0x97).
+    pub max_subscriptions: usize,
+    /// Longest topic name or filter, in bytes.
+    pub max_topic_bytes: usize,
+    /// Most levels of a topic name or filter.
+    pub max_topic_levels: usize,
+    /// Retained messages on this node; further new topics are not retained, counted as drops.
+    pub max_retained_messages: usize,
+    /// Bytes of retained messages on this node, counted as topic + properties + payload.
+    pub max_retained_bytes: usize,
+    /// Messages waiting between two shards; when full, publishers of the sending shard pause.
+    pub max_mailbox_messages: usize,
+    /// What happens to a QoS 1 or 2 message for a full session queue.
+    pub queue_full: QueueFull,
+}
+
+/// What happens to a QoS 1 or 2 message for a full session queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueFull {
+    /// The new message is dropped and counted.
+    #[default]
+    DropNew,
+    /// The oldest message that was not sent yet is dropped and counted.
+    DropOld,
+    /// A connected client is disconnected (0x97); its session stays, the message is dropped and
+    /// counted. An absent client loses the new message.
+    Disconnect,
+}
+
+impl Default for ListenerConfig {
+    fn default() -> Self {
+        Self { address: Address::Tcp(([127, 0, 0, 1], 1883).into()), backlog: 4096 }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { listeners: vec![ListenerConfig::default()], limits: Limits::default() }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1_000_000,
+            connect_timeout_ms: 10_000,
+            close_timeout_ms: 5_000,
+            max_packet_size_bytes: 16 << 20,
+            max_connect_size_bytes: 256 << 10,
+            max_keep_alive_s: 0,
+            receive_maximum: 1024,
+            topic_alias_maximum: 64,
+            max_inflight: 1024,
+            max_session_expiry_s: u32::MAX,
+            max_queued_messages: 100_000,
+            max_queued_bytes: 64 << 20,
+            max_outbox_bytes: 4 << 20,
+            max_subscriptions: 10_000,
+            max_topic_bytes: 65_535,
+            max_topic_levels: 128,
+            max_retained_messages: 10_000_000,
+            max_retained_bytes: 4 << 30,
+            max_mailbox_messages: 8_192,
+            queue_full: QueueFull::DropNew,
+        }
+    }
+}

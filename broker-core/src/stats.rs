@@ -1,0 +1,139 @@
+//! Counters per shard, written by the shard alone and read by anyone.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $kind:ident, $help:literal;)*) => {
+        /// The live counters of one shard, on cache lines of their own.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct ShardStats {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// The counters of one shard, read one after another while the shard goes on.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Snapshot {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl ShardStats {
+            /// Reads all counters.
+            pub fn snapshot(&self) -> Snapshot {
+                Snapshot { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl Snapshot {
+            /// Every counter as (metric name, kind, help text, value).
+            pub fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
+                [$(Metric {
+                    name: stringify!($name), kind: Kind::$kind, help: $help, value: self.$name,
+                },)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Open MQTT connections.
+    connections: Gauge, "Open MQTT connections";
+    /// Connections accepted since the start.
+    connections_accepted: Counter, "Connections accepted since the start";
+    /// Connections refused because the node was full.
+    connections_refused: Counter, "Connections refused because of max_connections";
+    /// Sessions, connected or not.
+    sessions: Gauge, "Sessions, connected or not";
+    /// Subscriptions of all sessions.
+    subscriptions: Gauge, "Subscriptions of all sessions";
+    /// Retained messages held.
+    retained_messages: Gauge, "Retained messages";
+    /// Bytes of retained messages: topic, properties and payload.
+    retained_bytes: Gauge, "Bytes of retained messages: topic, properties and payload";
+    /// Messages waiting in session queues.
+    queued_messages: Gauge, "Messages waiting in session queues";
+    /// PUBLISH packets received.
+    messages_received: Counter, "PUBLISH packets received";
+    /// PUBLISH packets sent.
+    messages_sent: Counter, "PUBLISH packets sent";
+    /// Bytes read from sockets.
+    bytes_received: Counter, "Bytes read from client sockets";
+    /// Bytes written to sockets.
+    bytes_sent: Counter, "Bytes written to client sockets";
+    /// QoS 0 messages dropped because a connection's outbox was full.
+    dropped_outbox: Counter, "QoS 0 messages dropped because a connection's outbox was full";
+    /// Messages dropped because a session's queue was full.
+    dropped_queue: Counter, "Messages dropped because a session queue was full";
+    /// Messages dropped because they expired first.
+    dropped_expired: Counter, "Messages dropped because they expired before delivery";
+    /// Messages larger than the receiver's maximum packet size.
+    dropped_too_large: Counter, "Messages dropped because the receiver accepts only smaller packets";
+    /// Messages not retained because the store was full.
+    dropped_retained: Counter, "Messages not retained because the retained store was full";
+    /// Connections closed because of a protocol violation.
+    protocol_errors: Counter, "Connections closed because of a protocol violation";
+    /// Connections closed because their keep-alive ran out.
+    keep_alive_timeouts: Counter, "Connections closed because their keep-alive ran out";
+    /// Connections replaced by a newer one of the same client.
+    takeovers: Counter, "Connections replaced by a newer one of the same client";
+    /// Connections handed to their owner shard.
+    handoffs: Counter, "Connections handed to the shard that owns their session";
+    /// Batches sent to other shards.
+    mail_batches: Counter, "Batches sent to other shards";
+    /// Times a publisher paused because another shard's mailbox was full.
+    publisher_pauses: Counter, "Times that a publisher paused because a mailbox was full";
+}
+
+/// A number that one shard writes and others read. Adding is a load and a store, not an atomic
+/// read-modify-write: a shard never runs on two threads at once.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+/// One metric's value with what a reader needs to know about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Name without prefix or suffix, in snake case.
+    pub name: &'static str,
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// One line of help.
+    pub help: &'static str,
+    /// The value.
+    pub value: u64,
+}
+
+/// Whether a metric only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Grows from the start of the process.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+impl Counter {
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Subtracts `n`.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        debug_assert!(self.0.load(Relaxed) >= n, "a gauge went below zero");
+        self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
+    }
+
+    /// Sets the value.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    /// The value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
