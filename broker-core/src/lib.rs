@@ -1,8 +1,16 @@
 //! The broker, generic over its runtime.
+//!
+//! `shard` decides, synchronously; `net` carries bytes and mail in and out of it; a [`Node`] is
+//! what the shards of one process share.
 
 pub mod config;
+mod net;
 mod node;
+mod retained;
+mod routes;
+mod shard;
 pub mod stats;
 
 pub use config::Config;
-pub use node::{Node, serve};
+pub use net::serve;
+pub use node::{MAX_SHARDS, Node};

@@ -1,13 +1,21 @@
 //! What all shards of one process share.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rt_abstract::{Address, Core, Runtime, Shutdown, bind};
+use rt_abstract::{Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file};
 
 use crate::config::Config;
+use crate::retained::Retained;
+use crate::routes::SharedRoutes;
+use crate::shard::{Fabric, LANES, Mail};
 use crate::stats::{ShardStats, Snapshot};
+
+/// The most shards a node can have.
+pub const MAX_SHARDS: usize = 64;
+/// Sockets on their way to a shard; when full, accepting shards wait.
+const CONTROL_MAIL: usize = 1024;
 
 /// One broker process: its configuration, its listening sockets, its counters, and the switch
 /// that ends it. Made before the runtime starts, so that a busy port is a plain error.
@@ -17,26 +25,52 @@ pub struct Node {
     listeners: Vec<(Address, OwnedFd)>,
     stats: Vec<Arc<ShardStats>>,
     shutdown: Shutdown,
+    fabric: Arc<Fabric>,
+    mailboxes: Mutex<Vec<Option<Receiver<Mail, LANES>>>>,
+    seed: u64,
 }
 
 impl Node {
-    /// Binds all listeners of `config` for `shards` shards (1 to 64).
+    /// Binds all listeners of `config` for `shards` shards, 1 to [`MAX_SHARDS`].
     ///
     /// # Errors
-    /// What binding said, with the address in its text.
+    /// What binding said, with the address in its text; `ErrorKind::InvalidInput` for a number of
+    /// shards out of range.
     pub fn bind(config: Config, shards: usize) -> io::Result<Arc<Self>> {
+        if !(1..=MAX_SHARDS).contains(&shards) {
+            let text = format!("{shards} shards: 1 to {MAX_SHARDS} are possible");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         let mut listeners = Vec::new();
         for listener in &config.listeners {
-            let fd = bind(&listener.address, listener.backlog).map_err(|error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("cannot listen on {}: {error}", listener.address),
-                )
-            })?;
-            listeners.push((listener.address.clone(), fd));
+            let bound = bind(&listener.address, listener.backlog)
+                .and_then(|fd| Ok((bound_address(&fd)?, fd)))
+                .map_err(|error| {
+                    let text = format!("cannot listen on {}: {error}", listener.address);
+                    io::Error::new(error.kind(), text)
+                })?;
+            listeners.push(bound);
         }
-        let stats = (0..shards).map(|_| Arc::default()).collect();
-        Ok(Arc::new(Self { config, listeners, stats, shutdown: Shutdown::new() }))
+        let capacity = [CONTROL_MAIL, config.limits.max_mailbox_messages.max(1)];
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..shards).map(|_| mailbox(capacity)).unzip();
+        let mut random = [0; 16];
+        os::fill_random(&mut random);
+        let (seed, run_id) = random.split_at(8);
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
+        let seed = number(seed);
+        let retained =
+            Retained::new(config.limits.max_retained_messages, config.limits.max_retained_bytes);
+        let fabric = Fabric::new(senders, retained, SharedRoutes::new(seed), number(run_id));
+        Ok(Arc::new(Self {
+            config,
+            listeners,
+            stats: (0..shards).map(|_| Arc::default()).collect(),
+            shutdown: Shutdown::new(),
+            fabric: Arc::new(fabric),
+            mailboxes: Mutex::new(receivers.into_iter().map(Some).collect()),
+            seed,
+        }))
     }
 
     /// The bound MQTT addresses, with the ports that the kernel chose.
@@ -58,11 +92,34 @@ impl Node {
     pub fn config(&self) -> &Config {
         &self.config
     }
+
+    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    pub(crate) fn shard_stats(&self, shard: usize) -> &Arc<ShardStats> {
+        &self.stats[shard]
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The listening sockets for one more shard: all shards accept from the same queues.
+    pub(crate) fn listening_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        self.listeners.iter().map(|(_, fd)| fd.as_fd().try_clone_to_owned()).collect()
+    }
+
+    pub(crate) fn take_mailbox(&self, shard: usize) -> Receiver<Mail, LANES> {
+        let mut mailboxes = self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        mailboxes[shard].take().expect("each shard is served once")
+    }
 }
 
-/// Runs one shard until shutdown.
-pub async fn serve<R: Runtime>(node: Arc<Node>, core: Core) -> io::Result<()> {
-    let _ = core;
-    node.shutdown().wait().await;
-    Ok(())
+impl Drop for Node {
+    fn drop(&mut self) {
+        for (address, _) in &self.listeners {
+            remove_socket_file(address);
+        }
+    }
 }

@@ -4,5 +4,8 @@
 //! walks through [`wire`] (bytes to packets), [`protocol`] (is it allowed now, what does it ask),
 //! [`session`] (what survives the connection), [`topic`] and [`routing`] (who wants it).
 
+pub mod protocol;
+pub mod routing;
+pub mod session;
 pub mod topic;
 pub mod wire;

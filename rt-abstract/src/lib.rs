@@ -33,7 +33,7 @@ pub use buf::{IoBuf, IoBufMut, Piece, Slice};
 pub use fs::{File, OpenOptions};
 pub use io::{AsyncRead, AsyncWrite, BufResult, Closer};
 pub use mailbox::{Full, Receiver, Sender, mailbox};
-pub use net::{Address, Listener, Peer, Stream, bind};
+pub use net::{Address, Listener, Peer, Stream, bind, bound_address, remove_socket_file};
 pub use notify::Notify;
 pub use runtime::{Core, Pinning, Probe, RunOptions, Runtime, Scheduler, TaskPanicked};
 pub use send::MaybeSend;

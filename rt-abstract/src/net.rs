@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -94,6 +94,26 @@ pub fn bind(address: &Address, backlog: i32) -> io::Result<OwnedFd> {
     socket.bind(&sock_addr)?;
     socket.listen(backlog)?;
     Ok(socket.into())
+}
+
+/// The address that a listening descriptor is bound to, with the port that the kernel chose.
+pub fn bound_address(fd: &impl AsFd) -> io::Result<Address> {
+    let address = socket2::SockRef::from(fd).local_addr()?;
+    if let Some(tcp) = address.as_socket() {
+        return Ok(Address::Tcp(tcp));
+    }
+    match address.as_pathname() {
+        Some(path) => Ok(Address::Unix(path.into())),
+        None => Err(io::Error::new(io::ErrorKind::Unsupported, "not a TCP or named Unix socket")),
+    }
+}
+
+/// Removes the file of a Unix-domain listener that has ended. Best effort: one that stays is
+/// replaced by the next [`bind`].
+pub fn remove_socket_file(address: &Address) {
+    if let Address::Unix(path) = address {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 impl fmt::Display for Address {

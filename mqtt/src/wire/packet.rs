@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use super::{Properties, ReasonCode};
+use super::{PacketType, Properties, ReasonCode};
 
 /// A packet identifier; zero is not one [MQTT-2.2.1-3].
 pub type PacketId = NonZeroU16;
@@ -30,6 +30,19 @@ pub enum QoS {
     AtLeastOnce = 1,
     /// PUBREC, PUBREL, PUBCOMP; arrives once.
     ExactlyOnce = 2,
+}
+
+impl QoS {
+    /// The QoS of its two bits; `None` for 3 and above.
+    #[inline]
+    pub const fn from_u8(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::AtMostOnce),
+            1 => Some(Self::AtLeastOnce),
+            2 => Some(Self::ExactlyOnce),
+            _ => None,
+        }
+    }
 }
 
 /// Any control packet.
@@ -139,6 +152,18 @@ pub enum AckKind {
     PubRel = 6,
     /// QoS 2, end.
     PubComp = 7,
+}
+
+impl AckKind {
+    /// Its packet type.
+    pub const fn packet_type(self) -> PacketType {
+        match self {
+            Self::PubAck => PacketType::PubAck,
+            Self::PubRec => PacketType::PubRec,
+            Self::PubRel => PacketType::PubRel,
+            Self::PubComp => PacketType::PubComp,
+        }
+    }
 }
 
 /// PUBACK, PUBREC, PUBREL, PUBCOMP.

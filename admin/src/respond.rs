@@ -1,0 +1,70 @@
+//! Which answer belongs to which request.
+
+use broker_core::Node;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+
+use crate::{ServerInfo, metrics};
+
+/// The answer to `method` on `path`. hyper leaves the body out for HEAD.
+pub(crate) fn respond(
+    method: &Method,
+    path: &str,
+    node: &Node,
+    info: &ServerInfo,
+) -> Response<Full<Bytes>> {
+    let known = matches!(path, "/health" | "/metrics");
+    if known && !matches!(*method, Method::GET | Method::HEAD) {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match path {
+        "/health" if node.shutdown().is_triggered() => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
+        }
+        "/health" => text(StatusCode::OK, "ok\n"),
+        "/metrics" => {
+            let body = metrics::render(&node.stats(), info, metrics::process());
+            let mut response = text(StatusCode::OK, body);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::TYPE));
+            response
+        }
+        _ => text(StatusCode::NOT_FOUND, "not found; there are /health and /metrics\n"),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker_core::Config;
+
+    #[test]
+    fn answers() {
+        let mut config = Config::default();
+        config.listeners[0].address = "127.0.0.1:0".parse().unwrap();
+        let node = Node::bind(config, 2).unwrap();
+        let info = metrics::tests::info();
+        let status = |method, path| respond(&method, path, &node, &info).status().as_u16();
+        assert_eq!(status(Method::GET, "/health"), 200);
+        assert_eq!(status(Method::HEAD, "/health"), 200);
+        assert_eq!(status(Method::GET, "/metrics"), 200);
+        assert_eq!(status(Method::GET, "/"), 404);
+        assert_eq!(status(Method::POST, "/"), 404);
+        assert_eq!(status(Method::POST, "/metrics"), 405);
+        node.shutdown().trigger();
+        assert_eq!(status(Method::GET, "/health"), 503);
+        assert_eq!(status(Method::GET, "/metrics"), 200);
+    }
+}

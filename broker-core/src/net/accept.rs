@@ -1,0 +1,86 @@
+//! Accepting connections, and taking over those that other shards accepted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rt_abstract::{Closer, Listener, Receiver, Runtime, Shared, Shutdown};
+
+use super::connection::serve_connection;
+use super::core::{Core, enter};
+use crate::node::Node;
+use crate::shard::{LANES, Mail};
+
+/// How long accepting rests after an error such as "too many open files".
+const REST_AFTER_ERROR: Duration = Duration::from_millis(50);
+/// Mail handled per turn.
+const MAIL_PER_TURN: usize = 256;
+
+/// Accepts until the node shuts down.
+pub(super) async fn accept_loop<R: Runtime>(
+    node: Arc<Node>,
+    core: Shared<Core<R>>,
+    mut listener: R::Listener,
+    stop: Shutdown,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _peer)) => {
+                core.with(|core| core.shard.count_accepted());
+                drop(R::spawn(serve_connection::<R>(
+                    node.clone(),
+                    core.clone(),
+                    stream,
+                    BytesMut::new(),
+                )));
+            }
+            Err(_) if stop.is_triggered() => return,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                R::sleep(REST_AFTER_ERROR).await;
+            }
+        }
+        if stop.is_triggered() {
+            return;
+        }
+    }
+}
+
+/// Ends a listener's accept when the node shuts down.
+pub(super) async fn end_accepting<C: Closer>(closer: C, stop: Shutdown) {
+    stop.wait().await;
+    closer.kill();
+}
+
+/// Receives what other shards send, until told to stop.
+pub(super) async fn mail_loop<R: Runtime>(
+    node: Arc<Node>,
+    core: Shared<Core<R>>,
+    mut mailbox: Receiver<Mail, LANES>,
+) {
+    let mut batch = Vec::with_capacity(MAIL_PER_TURN);
+    let mut sockets = Vec::new();
+    while mailbox.receive(&mut batch, MAIL_PER_TURN).await > 0 {
+        let mut stop = false;
+        enter(&core, |core, now_ms| {
+            for mail in batch.drain(..) {
+                match mail {
+                    Mail::Publish(remote) => core.shard.on_mail(&remote, now_ms),
+                    Mail::Adopt(fd, bytes) => sockets.push((fd, bytes)),
+                    Mail::Stop => stop = true,
+                }
+            }
+        });
+        if stop {
+            return;
+        }
+        for (fd, bytes) in sockets.drain(..) {
+            match R::adopt(fd) {
+                Ok(stream) => {
+                    drop(R::spawn(serve_connection::<R>(node.clone(), core.clone(), stream, bytes)));
+                }
+                Err(error) => tracing::warn!(%error, "cannot adopt a socket"),
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A shard together with the sockets of its connections.
+
+use std::sync::Arc;
+
+use rt_abstract::{Closer, Notify, Runtime, Shared, Stream};
+
+use crate::shard::{ConnKey, Shard};
+
+pub(super) type WriteHalf<R> = <<R as Runtime>::Stream as Stream>::WriteHalf;
+pub(super) type StreamCloser<R> = <<R as Runtime>::Stream as Stream>::Closer;
+
+/// What the tasks of one shard share.
+pub(super) struct Core<R: Runtime> {
+    pub(super) shard: Shard,
+    /// By connection key.
+    links: Vec<Option<Link<R>>>,
+    flush: Arc<Notify>,
+}
+
+struct Link<R: Runtime> {
+    closer: StreamCloser<R>,
+    /// Absent before the socket is split and while a writer has it.
+    write: Option<WriteHalf<R>>,
+}
+
+/// Runs `f` with the time in milliseconds, then does what it left to be done: sockets to shut down
+/// or let go, writers to wake.
+pub(super) fn enter<R: Runtime, T>(
+    core: &Shared<Core<R>>,
+    f: impl FnOnce(&mut Core<R>, u64) -> T,
+) -> T {
+    let now_ms = R::now().as_millis();
+    core.with(|core| {
+        let result = f(core, now_ms);
+        core.settle();
+        result
+    })
+}
+
+impl<R: Runtime> Core<R> {
+    pub(super) fn new(shard: Shard, flush: Arc<Notify>) -> Self {
+        Self { shard, links: Vec::new(), flush }
+    }
+
+    /// Opens a connection for a socket that is not split yet.
+    pub(super) fn open(&mut self, closer: StreamCloser<R>, now_ms: u64) -> Option<ConnKey> {
+        let key = self.shard.open(now_ms)?;
+        let at = key.0 as usize;
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, || None);
+        }
+        debug_assert!(self.links[at].is_none(), "a freed connection lets its socket go at once");
+        self.links[at] = Some(Link { closer, write: None });
+        Some(key)
+    }
+
+    /// The socket was split: writers may start.
+    pub(super) fn give_write_half(&mut self, key: ConnKey, half: WriteHalf<R>) {
+        if let Some(link) = self.link(key) {
+            link.write = Some(half);
+            self.shard.wake_writer(key);
+        }
+    }
+
+    /// Forgets the socket, which goes to another shard.
+    pub(super) fn hand_off(&mut self, key: ConnKey) {
+        self.shard.on_handed_off(key);
+    }
+
+    /// The next connection to write to, with its write half.
+    pub(super) fn next_writer(&mut self) -> Option<(ConnKey, WriteHalf<R>)> {
+        while let Some(key) = self.shard.take_dirty() {
+            match self.link(key).and_then(|link| link.write.take()) {
+                Some(half) => return Some((key, half)),
+                None => self.shard.defer_writer(key),
+            }
+        }
+        None
+    }
+
+    /// A writer ends. To be called in the same turn in which the shard said so: between the two
+    /// another writer must not start.
+    pub(super) fn return_write_half(&mut self, key: ConnKey, half: WriteHalf<R>) {
+        if let Some(link) = self.link(key) {
+            link.write = Some(half);
+        }
+    }
+
+    fn link(&mut self, key: ConnKey) -> Option<&mut Link<R>> {
+        self.links.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    fn settle(&mut self) {
+        if self.shard.has_endings() {
+            for key in self.shard.take_kills() {
+                if let Some(link) = self.link(key) {
+                    link.closer.kill();
+                }
+            }
+            for key in self.shard.take_freed() {
+                self.links[key.0 as usize] = None;
+            }
+        }
+        if self.shard.has_dirty() {
+            self.flush.notify();
+        }
+    }
+}

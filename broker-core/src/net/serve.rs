@@ -1,0 +1,87 @@
+//! One shard from start to end.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rt_abstract::{Core as RuntimeCore, Listener, Notify, Runtime, Shared, Shutdown};
+
+use super::accept::{accept_loop, end_accepting, mail_loop};
+use super::core::{Core, enter};
+use super::flush::flush_loop;
+use crate::node::Node;
+use crate::shard::{Lane, Mail, Shard, TICK_MS};
+
+/// How often a stopping shard looks whether its connections are gone.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+/// How much longer than its close timeout a connection may take before it is abandoned.
+const DRAIN_GRACE_MS: u64 = 1_000;
+
+/// Runs one shard of `node` until the node shuts down, then tells its clients, lets what is owed
+/// to them go out within the close timeout, and returns with no task left.
+///
+/// # Errors
+/// A listening socket that this runtime cannot take.
+///
+/// # Panics
+/// When the same core is served twice.
+pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result<()> {
+    let id = core.index;
+    let mailbox = node.take_mailbox(id);
+    let flush = Arc::new(Notify::new());
+    let limits = node.config().limits.clone();
+    let close_timeout_ms = u64::from(limits.close_timeout_ms);
+    let shard = Shard::new(
+        id as u8,
+        limits,
+        node.fabric().clone(),
+        node.shard_stats(id).clone(),
+        node.seed(),
+        R::now().as_millis(),
+    );
+    let core = Shared::new(Core::<R>::new(shard, flush.clone()));
+    let stopping = node.shutdown().clone();
+    let stopped = Shutdown::new();
+
+    let mut tasks = Vec::new();
+    tasks.push(R::spawn(flush_loop(core.clone(), flush.clone(), stopped.clone())));
+    tasks.push(R::spawn(tick_loop(core.clone(), stopped.clone())));
+    tasks.push(R::spawn(mail_loop(node.clone(), core.clone(), mailbox)));
+    for fd in node.listening_sockets()? {
+        let listener = R::listener(fd)?;
+        tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
+        let accepting = accept_loop(node.clone(), core.clone(), listener, stopping.clone());
+        tasks.push(R::spawn(accepting));
+    }
+
+    stopping.wait().await;
+    enter(&core, |core, now_ms| core.shard.shut_down(now_ms));
+    let give_up_ms = R::now().as_millis() + close_timeout_ms + DRAIN_GRACE_MS;
+    while core.with(|core| core.shard.connections()) > 0 {
+        if R::now().as_millis() > give_up_ms {
+            tracing::warn!("connections did not end in time");
+            break;
+        }
+        R::sleep(DRAIN_POLL).await;
+    }
+    stopped.trigger();
+    flush.notify();
+    // The mailbox may be full of what nobody will read any more; its loop drains it.
+    while node.fabric().mailbox(id as u8).try_send(Lane::Control as usize, Mail::Stop).is_err() {
+        node.fabric().mailbox(id as u8).room(Lane::Control as usize).await;
+    }
+    for task in tasks {
+        if let Err(panicked) = task.await {
+            tracing::error!(%panicked, "a task of the shard panicked");
+        }
+    }
+    Ok(())
+}
+
+async fn tick_loop<R: Runtime>(core: Shared<Core<R>>, stopped: Shutdown) {
+    let mut interval = R::interval(Duration::from_millis(TICK_MS));
+    while !stopped.is_triggered() {
+        interval.tick().await;
+        enter(&core, |core, now_ms| core.shard.on_tick(now_ms));
+    }
+}

@@ -1,0 +1,184 @@
+//! The node's retained messages.
+//!
+//! One store for all shards, behind a lock that is held for one insert or one bounded page of a
+//! scan and never across an await. Storing and finding the live receivers of a retained publish
+//! happen under the same lock, as does reading for a new subscription: so a subscriber whose
+//! route was added first gets the live message, and one whose scan came first gets it as
+//! retained, but nobody gets an older value after a newer one, or neither.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mqtt::routing::{RetainedTree, ScanCursor};
+use mqtt::session::{Lifetime, Message};
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Retained {
+    max_messages: usize,
+    max_bytes: usize,
+    store: Mutex<Store>,
+}
+
+/// The store, locked.
+#[derive(Debug)]
+pub struct Locked<'a> {
+    limits: (usize, usize),
+    store: MutexGuard<'a, Store>,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    tree: RetainedTree<Arc<Message>>,
+    bytes: usize,
+    /// (deadline, topic) of those that expire.
+    expiries: BTreeSet<(u64, Box<str>)>,
+}
+
+impl Retained {
+    /// An empty store with its bounds.
+    pub fn new(max_messages: usize, max_bytes: usize) -> Self {
+        Self { max_messages, max_bytes, store: Mutex::default() }
+    }
+
+    /// Locks the store. Not to be held longer than one publish or one page takes.
+    pub fn lock(&self) -> Locked<'_> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { limits: (self.max_messages, self.max_bytes), store }
+    }
+}
+
+impl Locked<'_> {
+    /// Keeps `message` as the retained one of its topic; false when the store is full.
+    pub fn set(&mut self, message: Arc<Message>) -> bool {
+        let (max_messages, max_bytes) = self.limits;
+        let store = &mut *self.store;
+        let draft = message.draft();
+        let topic = draft.topic;
+        let old_bytes = store.tree.get(topic).map(|old| old.size_bytes());
+        let bytes = store.bytes - old_bytes.unwrap_or(0) + message.size_bytes();
+        if bytes > max_bytes || (old_bytes.is_none() && store.tree.len() >= max_messages) {
+            return false;
+        }
+        store.forget_expiry(topic);
+        if let Some(at) = message.expires_at_ms() {
+            store.expiries.insert((at.get(), topic.into()));
+        }
+        store.bytes = bytes;
+        store.tree.insert(topic, message.clone());
+        true
+    }
+
+    /// Removes the retained message of a topic.
+    pub fn clear(&mut self, topic: &str) {
+        self.store.forget_expiry(topic);
+        if let Some(old) = self.store.tree.remove(topic) {
+            self.store.bytes -= old.size_bytes();
+        }
+    }
+
+    /// One page of the messages that match `filter`, expired ones left out; false when the scan
+    /// is complete.
+    pub fn scan(
+        &self,
+        filter: &str,
+        cursor: &mut ScanCursor,
+        page: usize,
+        now_ms: u64,
+        mut found: impl FnMut(&Arc<Message>),
+    ) -> bool {
+        self.store.tree.scan(filter, cursor, page, |_, message| {
+            if message.lifetime(now_ms) != Lifetime::Expired {
+                found(message);
+            }
+        });
+        !cursor.is_done()
+    }
+
+    /// Frees up to `max` messages that have expired, whether anybody asks for them or not.
+    pub fn sweep(&mut self, now_ms: u64, max: usize) -> usize {
+        for swept in 0..max {
+            match self.store.expiries.first() {
+                Some((at, topic)) if *at <= now_ms => {
+                    let topic = topic.clone();
+                    self.clear(&topic);
+                }
+                _ => return swept,
+            }
+        }
+        max
+    }
+
+    /// Messages and bytes held.
+    pub fn size(&self) -> (usize, usize) {
+        (self.store.tree.len(), self.store.bytes)
+    }
+}
+
+impl Store {
+    fn forget_expiry(&mut self, topic: &str) {
+        if let Some(at) = self.tree.get(topic).and_then(|old| old.expires_at_ms()) {
+            self.expiries.remove(&(at.get(), topic.into()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqtt::session::Draft;
+    use mqtt::wire::QoS;
+
+    fn message(topic: &str, payload: &str, expires_at_ms: u64) -> Arc<Message> {
+        Arc::new(Message::keep(&Draft {
+            topic,
+            payload: payload.as_bytes(),
+            owner: None,
+            properties: &[],
+            qos: QoS::AtMostOnce,
+            retain: true,
+            expires_at_ms: expires_at_ms.try_into().ok(),
+            origin: 0,
+        }))
+    }
+
+    fn all(store: &Locked<'_>, now_ms: u64) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut cursor = ScanCursor::default();
+        while store.scan("#", &mut cursor, 10, now_ms, |message| {
+            found.push(String::from_utf8(message.draft().payload.to_vec()).unwrap());
+        }) {}
+        found
+    }
+
+    #[test]
+    fn replaces_clears_and_counts_bytes() {
+        let retained = Retained::new(2, 100);
+        let mut store = retained.lock();
+        assert!(store.set(message("a", "1", 0)));
+        assert!(store.set(message("a", "22", 0)));
+        assert!(store.set(message("b", "3", 0)));
+        assert!(!store.set(message("c", "4", 0)), "two topics at most");
+        assert_eq!(store.size(), (2, 5));
+        assert_eq!(all(&store, 0), ["22", "3"]);
+        store.clear("a");
+        store.clear("missing");
+        assert!(!store.set(message("b", &"x".repeat(100), 0)), "100 bytes at most");
+        assert_eq!(store.size(), (1, 2));
+    }
+
+    #[test]
+    fn expired_messages_are_hidden_and_swept() {
+        let retained = Retained::new(9, 1000);
+        let mut store = retained.lock();
+        store.set(message("a", "1", 50));
+        store.set(message("b", "2", 60));
+        store.set(message("b", "3", 500));
+        store.set(message("c", "4", 0));
+        assert_eq!(all(&store, 50), ["3", "4"]);
+        assert_eq!(store.sweep(70, 10), 1);
+        assert_eq!(store.size(), (2, 4));
+        store.clear("b");
+        assert_eq!(store.sweep(1_000, 10), 0);
+    }
+}

@@ -1,0 +1,277 @@
+//! Ends: of connections, of sessions, and the wills that follow.
+
+use std::num::NonZeroU64;
+
+use mqtt::protocol::Violation;
+use mqtt::session::{Draft, Will};
+use mqtt::topic::parse_filter;
+use mqtt::wire::{Disconnect, Packet, PropertyBuf, ReasonCode, Version, encode};
+
+use super::conn::Phase;
+use super::{ConnKey, SessionKey, Shard, Timer};
+
+/// How a connection leaves its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// DISCONNECT with reason 0x00: the will is discarded [MQTT-3.14.4-3].
+    Normal,
+    /// The connection was lost or closed for an error: the will is due [MQTT-3.1.2-8].
+    Lost,
+    /// A new connection resumes the session: a will with a delay is not sent, one without is.
+    TakenOver,
+}
+
+/// Expired retained messages freed per tick.
+const SWEEP_PER_TICK: usize = 1000;
+
+impl Shard {
+    /// Ends a connection because of what the client did; version 5 clients are told why.
+    pub(super) fn violate(&mut self, key: ConnKey, violation: &Violation, now_ms: u64) {
+        let Some(conn) = self.conn(key) else { return };
+        let (phase, version, verbose) = (conn.phase, conn.version, conn.problem_information);
+        if phase == Phase::Closing {
+            return;
+        }
+        let client = self.client_of(key);
+        tracing::debug!(client, reason = ?violation.reason, "connection closed: {violation}");
+        match (phase, version) {
+            // Nothing was agreed on yet: an answer would be a guess at the version.
+            (Phase::Handshake, _) => {}
+            (_, Version::V5) => self.say_disconnect_with(key, violation, verbose),
+            _ => {}
+        }
+        self.stats.protocol_errors.add(1);
+        self.detach(key, Parting::Lost, now_ms);
+        self.close(key, now_ms);
+    }
+
+    /// Sends DISCONNECT with a reason to a version 5 client; 3.x has no such packet.
+    pub(super) fn say_disconnect(&mut self, key: ConnKey, reason: ReasonCode) {
+        self.say_disconnect_with(key, &Violation::new(reason, ""), false);
+    }
+
+    fn say_disconnect_with(&mut self, key: ConnKey, violation: &Violation, verbose: bool) {
+        let Some(conn) = self.conn(key) else { return };
+        if conn.version != Version::V5 || conn.phase != Phase::Open {
+            return;
+        }
+        let max_bytes = conn.max_packet_size_bytes as usize;
+        let mut properties = PropertyBuf::new();
+        // Fixed header, reason, lengths and identifier take 8 bytes; dropped when it would not fit
+        // [MQTT-3.14.2-3].
+        if verbose && !violation.text.is_empty() && violation.text.len() + 8 <= max_bytes {
+            properties.reason_string(violation.text);
+        }
+        let properties = properties.as_properties();
+        let disconnect = Disconnect { reason: violation.reason, properties };
+        if let Some(block) = self.reply(key) {
+            encode(&Packet::Disconnect(disconnect), Version::V5, block);
+        }
+    }
+
+    /// Stops serving a connection: what is owed is written, within a bound, then it ends.
+    pub(super) fn close(&mut self, key: ConnKey, now_ms: u64) {
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        if conn.phase == Phase::Closing {
+            return;
+        }
+        conn.phase = Phase::Closing;
+        conn.partial = None;
+        conn.aliases = None;
+        conn.close_by_ms = now_ms + u64::from(self.limits.close_timeout_ms);
+        let close_by_ms = conn.close_by_ms;
+        self.arm_conn(key, close_by_ms);
+        self.mark_dirty(key); // a writer ends the writing direction, also with nothing to write
+    }
+
+    /// Takes the session away from its connection. Does nothing when it has none any more.
+    pub(super) fn detach(&mut self, key: ConnKey, parting: Parting, now_ms: u64) {
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        if conn.phase != Phase::Open {
+            return;
+        }
+        let session = std::mem::replace(&mut conn.session, SessionKey(u32::MAX));
+        let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
+        debug_assert_eq!(entry.conn, Some(key), "a session has one connection");
+        entry.conn = None;
+        let expiry_s = entry.session.expiry_interval_s;
+        // When the server goes, its clients did not vanish.
+        if parting == Parting::Normal || self.draining {
+            entry.will = None;
+        }
+        if expiry_s == 0 {
+            self.end_session(session, now_ms); // publishes the will, whatever its delay
+            return;
+        }
+        let delay_s = entry.will.as_ref().map_or(0, |will| will.delay_s);
+        match entry.will.take() {
+            None => {}
+            Some(will) if delay_s == 0 => self.publish_will(&will, now_ms),
+            // Resumed before the delay is over: not sent [MQTT-3.1.3-9].
+            Some(_) if parting == Parting::TakenOver => {}
+            Some(will) => {
+                let entry = &mut self.sessions[session.0 as usize];
+                entry.will = Some(will);
+                entry.will_at_ms = Some(now_ms + u64::from(delay_s) * 1000);
+            }
+        }
+        let entry = &mut self.sessions[session.0 as usize];
+        if expiry_s != u32::MAX {
+            entry.expires_at_ms = Some(now_ms + u64::from(expiry_s) * 1000);
+        }
+        self.arm_session(session);
+    }
+
+    /// Ends a session: its will is published if it has one, its subscriptions go.
+    pub(super) fn end_session(&mut self, key: SessionKey, now_ms: u64) {
+        let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
+        debug_assert!(entry.conn.is_none(), "detached before it ends");
+        let will = entry.will.take();
+        let subscriptions = std::mem::take(&mut entry.session.subscriptions);
+        for subscription in &subscriptions {
+            self.forget_subscription(key, &subscription.filter);
+        }
+        let entry = &self.sessions[key.0 as usize];
+        let queued = entry.session.outgoing.as_ref().map_or(0, |outgoing| outgoing.queued());
+        self.stats.queued_messages.sub(queued as u64);
+        let hash = self.hasher.of(&entry.session.client_id);
+        if let Ok(found) = self.by_client.find_entry(hash, |&at| at == key.0) {
+            found.remove();
+        }
+        self.sessions.remove(key.0 as usize);
+        self.stats.sessions.sub(1);
+        if let Some(will) = will {
+            self.publish_will(&will, now_ms);
+        }
+    }
+
+    /// Runs every deadline that has come. Call about every [`TICK_MS`].
+    pub fn on_tick(&mut self, now_ms: u64) {
+        let mut due = std::mem::take(&mut self.scratch.due);
+        self.timers.expire(now_ms, &mut due);
+        for timer in due.drain(..) {
+            match timer {
+                Timer::Conn { key, number } => self.on_conn_timer(key, number, now_ms),
+                Timer::Session { key, number } => self.on_session_timer(key, number, now_ms),
+            }
+        }
+        self.scratch.due = due;
+        if self.id == 0 {
+            let mut retained = self.fabric.retained.lock();
+            retained.sweep(now_ms, SWEEP_PER_TICK);
+            let (messages, bytes) = retained.size();
+            self.stats.retained_messages.set(messages as u64);
+            self.stats.retained_bytes.set(bytes as u64);
+        }
+        self.settle(now_ms); // mail that did not fit earlier, and wills
+    }
+
+    /// Tells every client that the server goes away, and takes no new ones. Wills are not sent:
+    /// the clients did not vanish.
+    pub fn shut_down(&mut self, now_ms: u64) {
+        self.draining = true;
+        let keys: Vec<ConnKey> = self.conns.iter().map(|(at, _)| ConnKey(at as u32)).collect();
+        for key in keys {
+            self.say_disconnect(key, ReasonCode::ServerShuttingDown);
+            self.close(key, now_ms);
+        }
+    }
+
+    /// Lets a connection go.
+    pub(super) fn free(&mut self, key: ConnKey) {
+        if self.conns.try_remove(key.0 as usize).is_some() {
+            self.stats.connections.sub(1);
+            self.fabric.release_connection();
+            self.freed.push(key);
+        }
+    }
+
+    pub(super) fn free_if_done(&mut self, key: ConnKey) {
+        let Some(conn) = self.conns.get(key.0 as usize) else { return };
+        if conn.reader_done && !conn.writing && !conn.dirty {
+            self.free(key);
+        }
+    }
+
+    fn on_conn_timer(&mut self, key: ConnKey, number: u64, now_ms: u64) {
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        if conn.number != number {
+            return;
+        }
+        conn.timer_at_ms = u64::MAX;
+        let silence_ends_ms = conn.last_read_ms + u64::from(conn.keep_alive_ms);
+        match conn.phase {
+            Phase::Closing if conn.close_by_ms <= now_ms => self.kills.push(key),
+            Phase::Closing => {
+                let deadline = conn.close_by_ms;
+                self.arm_conn(key, deadline);
+            }
+            Phase::Handshake => {
+                // No CONNECT in time: closed without a word [MQTT-3.1.4-1].
+                self.close(key, now_ms);
+                self.kills.push(key);
+            }
+            Phase::Open if conn.keep_alive_ms == 0 => {}
+            Phase::Open if silence_ends_ms <= now_ms => {
+                self.stats.keep_alive_timeouts.add(1);
+                let client = self.client_of(key);
+                tracing::debug!(client, "keep-alive ran out");
+                self.say_disconnect(key, ReasonCode::KeepAliveTimeout);
+                self.detach(key, Parting::Lost, now_ms);
+                self.close(key, now_ms);
+            }
+            Phase::Open => self.arm_conn(key, silence_ends_ms),
+        }
+    }
+
+    fn on_session_timer(&mut self, key: SessionKey, number: u64, now_ms: u64) {
+        let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
+        if entry.number != number || entry.conn.is_some() {
+            return;
+        }
+        if entry.expires_at_ms.is_some_and(|at| at <= now_ms) {
+            self.end_session(key, now_ms);
+            return;
+        }
+        if entry.will_at_ms.is_some_and(|at| at <= now_ms) {
+            entry.will_at_ms = None;
+            if let Some(will) = entry.will.take() {
+                self.publish_will(&will, now_ms);
+            }
+        }
+        self.arm_session(key);
+    }
+
+    /// Arms the next deadline of a session without a connection.
+    fn arm_session(&mut self, key: SessionKey) {
+        let Some(entry) = self.sessions.get(key.0 as usize) else { return };
+        let deadlines = [entry.expires_at_ms, entry.will_at_ms];
+        if let Some(deadline) = deadlines.into_iter().flatten().min() {
+            self.timers.arm(deadline, Timer::Session { key, number: entry.number });
+        }
+    }
+
+    fn publish_will(&mut self, will: &Will, now_ms: u64) {
+        let draft = will.message.draft();
+        // Its expiry starts now, not at CONNECT.
+        let expires_at_ms = will
+            .expiry_interval_s
+            .and_then(|left_s| NonZeroU64::new(now_ms + u64::from(left_s) * 1000));
+        self.publish(&Draft { expires_at_ms, ..draft }, now_ms);
+    }
+
+    /// Takes one subscription of a session out of the shard's tree and the node's routes.
+    pub(super) fn forget_subscription(&mut self, session: SessionKey, raw: &str) {
+        let Ok(parsed) = parse_filter(raw) else { return };
+        let share = parsed.share.map(|name| name.as_str());
+        let Some(entry) = self.subscriptions.get_mut(parsed.filter) else { return };
+        if !entry.remove(share, session) {
+            return;
+        }
+        self.stats.subscriptions.sub(1);
+        self.update_route(parsed.filter, share);
+        if self.subscriptions.get(parsed.filter).is_some_and(|entry| entry.is_empty()) {
+            self.subscriptions.remove(parsed.filter);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! CONNECT: which shard, which session, and what the client is told.
+
+use mqtt::protocol::{Accepted, Identity, Violation, accept, connack_properties};
+use mqtt::session::{Session, Will};
+use mqtt::topic;
+use mqtt::wire::{ConnAck, Connect, Packet, Properties, ReasonCode, Version, encode};
+
+use super::close::Parting;
+use super::conn::Phase;
+use super::packets::Then;
+use super::{ConnKey, Entry, SessionKey, Shard};
+
+pub(super) fn on_connect(
+    shard: &mut Shard,
+    key: ConnKey,
+    request: &Connect<'_>,
+    now_ms: u64,
+) -> Result<Then, Violation> {
+    if let Some(conn) = shard.conn(key) {
+        conn.version = request.version;
+    }
+    let (identity, accepted) = match accept(request, &shard.rules) {
+        Ok(granted) => granted,
+        Err(violation) => {
+            refuse(shard, key, &violation, now_ms);
+            return Ok(Then::Continue);
+        }
+    };
+    let assigned = match identity {
+        Identity::Assign => Some(shard.assign_client_id()),
+        Identity::Named(_) => None,
+    };
+    let client_id = assigned.as_deref().unwrap_or(request.client_id);
+    let owner = shard.owner_of(client_id);
+    if owner != shard.id {
+        return Ok(Then::Handoff(owner));
+    }
+    if let Some(will) = &request.will
+        && topic::check_topic(will.topic, &shard.topic_limits).is_err()
+    {
+        let violation = Violation::new(ReasonCode::TopicNameInvalid, "will topic is not accepted");
+        refuse(shard, key, &violation, now_ms);
+        return Ok(Then::Continue);
+    }
+    let (session, present) = shard.take_session(client_id, request, &accepted, now_ms);
+    let entry = &mut shard.sessions[session.0 as usize];
+    entry.conn = Some(key);
+    entry.will = request.will.as_ref().map(|will| Box::new(Will::keep(will, entry.number)));
+    let conn = &mut shard.conns[key.0 as usize];
+    conn.session = session;
+    conn.phase = Phase::Open;
+    conn.window = accepted.window;
+    conn.max_packet_size_bytes = accepted.max_packet_size_bytes;
+    conn.problem_information = accepted.problem_information;
+    // One and a half times the interval [MQTT-3.1.2-22].
+    conn.keep_alive_ms = u32::from(accepted.keep_alive_s) * 1500;
+    if conn.keep_alive_ms > 0 {
+        let deadline = now_ms + u64::from(conn.keep_alive_ms);
+        shard.arm_conn(key, deadline);
+    }
+    let properties = connack_properties(request, &accepted, &shard.rules, assigned.as_deref());
+    let connack = ConnAck {
+        // [MQTT-3.2.2-2]; 3.1 has no such flag.
+        session_present: present && request.version != Version::V3_1,
+        reason: ReasonCode::Success,
+        properties: properties.as_properties(),
+    };
+    if let Some(block) = shard.reply(key) {
+        encode(&Packet::ConnAck(connack), request.version, block);
+    }
+    if present {
+        shard.pump(session, now_ms);
+    }
+    Ok(Then::Continue)
+}
+
+/// A CONNECT for a protocol level that this server does not speak [MQTT-3.1.2-2]. The return code
+/// is the one that every version reads at the same place.
+pub(super) fn refuse_version(shard: &mut Shard, key: ConnKey, now_ms: u64) {
+    let violation = Violation::new(
+        ReasonCode::UnsupportedProtocolVersion,
+        "protocol version is not supported",
+    );
+    refuse(shard, key, &violation, now_ms);
+}
+
+/// Answers CONNACK with an error and closes [MQTT-3.2.2-5], [MQTT-3.2.2-7].
+pub(super) fn refuse(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
+    shard.stats.protocol_errors.add(1);
+    let version = shard.conn(key).map_or(Version::V5, |conn| conn.version);
+    tracing::debug!(reason = ?violation.reason, "CONNECT refused: {violation}");
+    let connack = ConnAck {
+        session_present: false,
+        reason: violation.reason,
+        properties: Properties::EMPTY,
+    };
+    if let Some(block) = shard.reply(key) {
+        encode(&Packet::ConnAck(connack), version, block);
+    }
+    shard.close(key, now_ms);
+}
+
+impl Shard {
+    /// The session for a CONNECT: ends or takes over whatever was there before
+    /// [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.4-3]. The flag is "session present".
+    fn take_session(
+        &mut self,
+        client_id: &str,
+        request: &Connect<'_>,
+        accepted: &Accepted,
+        now_ms: u64,
+    ) -> (SessionKey, bool) {
+        if let Some(old) = self.find_session(client_id)
+            && let Some(old_conn) = self.sessions[old.0 as usize].conn
+        {
+            self.stats.takeovers.add(1);
+            self.say_disconnect(old_conn, ReasonCode::SessionTakenOver);
+            let parting = if request.clean_start { Parting::Lost } else { Parting::TakenOver };
+            // Ends the old session here and now when its expiry is zero.
+            self.detach(old_conn, parting, now_ms);
+            self.close(old_conn, now_ms);
+        }
+        if let Some(old) = self.find_session(client_id) {
+            if !request.clean_start {
+                let entry = &mut self.sessions[old.0 as usize];
+                entry.session.expiry_interval_s = accepted.session_expiry_s;
+                entry.expires_at_ms = None;
+                // A will that still waited for its delay is not sent [MQTT-3.1.3-9].
+                entry.will_at_ms = None;
+                entry.will = None;
+                if let Some(outgoing) = entry.session.outgoing.as_mut() {
+                    outgoing.resume();
+                }
+                return (old, true);
+            }
+            self.end_session(old, now_ms);
+        }
+        let number = self.number();
+        let entry = Entry {
+            number,
+            session: Session::new(client_id, accepted.session_expiry_s),
+            conn: None,
+            will: None,
+            will_at_ms: None,
+            expires_at_ms: None,
+            scans: Default::default(),
+        };
+        let key = SessionKey(self.sessions.insert(entry) as u32);
+        let Self { hasher, sessions, by_client, .. } = self;
+        by_client.insert_unique(hasher.of(client_id), key.0, |&at| {
+            hasher.of(&sessions[at as usize].session.client_id)
+        });
+        self.stats.sessions.add(1);
+        (key, false)
+    }
+
+    /// The session of a client, connected or not.
+    pub(super) fn find_session(&self, client_id: &str) -> Option<SessionKey> {
+        let hash = self.hasher.of(client_id);
+        let same = |&at: &u32| &*self.sessions[at as usize].session.client_id == client_id;
+        self.by_client.find(hash, same).map(|&at| SessionKey(at))
+    }
+
+    /// A new identifier that belongs to this shard, so that its socket need not move
+    /// [MQTT-3.1.3-6]. Unique while the process lives, and random enough across restarts.
+    fn assign_client_id(&mut self) -> String {
+        loop {
+            let number = self.number();
+            let id = format!("gearbox-{:x}-{number:x}", self.fabric.run_id);
+            if self.owner_of(&id) == self.id {
+                return id;
+            }
+        }
+    }
+}

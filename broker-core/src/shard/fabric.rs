@@ -1,0 +1,130 @@
+//! What shards share: routes, retained messages, and the mail between them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::BytesMut;
+use mqtt::routing::ShareGroup;
+use mqtt::session::Message;
+use rt_abstract::Sender;
+use smallvec::SmallVec;
+
+use crate::retained::Retained;
+use crate::routes::SharedRoutes;
+
+/// Lanes of a shard's mailbox.
+pub const LANES: usize = 2;
+
+/// Mailbox lanes, the first received first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Lane {
+    /// Sockets that change their shard.
+    Control = 0,
+    /// Publishes.
+    Data = 1,
+}
+
+/// What one shard sends to another.
+#[derive(Debug)]
+pub enum Mail {
+    /// A socket whose client belongs here, with the bytes read from it so far.
+    Adopt(OwnedFd, BytesMut),
+    /// A publish that somebody here wants.
+    Publish(Remote),
+    /// The node stops: the receiving loop ends.
+    Stop,
+}
+
+/// A publish from another shard: one per destination, however many subscribers it has there.
+#[derive(Debug)]
+pub struct Remote {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Whether it is for plain subscriptions.
+    pub plain: bool,
+    /// The share groups that chose this shard.
+    pub groups: SmallVec<[Arc<ShareGroup>; 1]>,
+}
+
+/// The parts of a node that every shard uses.
+#[derive(Debug)]
+pub struct Fabric {
+    /// Which shards want a topic.
+    pub routes: SharedRoutes,
+    /// The retained messages of the node.
+    pub retained: Retained,
+    /// Differs between runs of the program; part of assigned client identifiers.
+    pub run_id: u64,
+    senders: Vec<Sender<Mail, LANES>>,
+    connections: AtomicUsize,
+}
+
+impl Fabric {
+    /// The fabric of as many shards as there are senders.
+    pub fn new(
+        senders: Vec<Sender<Mail, LANES>>,
+        retained: Retained,
+        routes: SharedRoutes,
+        run_id: u64,
+    ) -> Self {
+        Self { routes, retained, run_id, senders, connections: AtomicUsize::new(0) }
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.senders.len()
+    }
+
+    /// The mailbox of a shard.
+    pub fn mailbox(&self, shard: u8) -> &Sender<Mail, LANES> {
+        &self.senders[usize::from(shard)]
+    }
+
+    pub(super) fn post(&self, shard: usize, lane: Lane, mail: &mut VecDeque<Mail>) {
+        self.senders[shard].try_send_batch(lane as usize, mail);
+    }
+
+    /// Counts a connection in, unless `max` are open.
+    pub(super) fn take_connection(&self, max: usize) -> bool {
+        let taken = self.connections.fetch_add(1, Ordering::Relaxed);
+        if taken >= max {
+            self.release_connection();
+        }
+        taken < max
+    }
+
+    pub(super) fn release_connection(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The slot of a client identifier, 0 to 4095. Stable: data directories and other nodes rely on it.
+pub fn slot_of(client_id: &str) -> u16 {
+    // FNV-1a with a final mix, since its low bits alone are weak for short similar names.
+    let hash = client_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 52) as u16
+}
+
+#[cfg(test)]
+mod slot_tests {
+    use super::slot_of;
+
+    #[test]
+    fn slots_are_stable_and_spread() {
+        assert_eq!(slot_of(""), slot_of(""));
+        let mut used = std::collections::HashSet::new();
+        for client in 0..4096 {
+            let slot = slot_of(&format!("client-{client}"));
+            assert!(slot < 4096);
+            used.insert(slot);
+        }
+        // 4096 balls into 4096 bins fill 63 % of them.
+        assert!(used.len() > 2400, "only {} slots used", used.len());
+    }
+}

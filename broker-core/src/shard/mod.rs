@@ -1,0 +1,476 @@
+//! One shard: its connections, sessions and subscriptions, and every decision about them.
+//!
+//! All of it is synchronous and takes the time as an argument; the connection tasks in `net` bring
+//! bytes in and carry bytes out. A shard is owned by one executor. What crosses shards goes
+//! through [`Mail`] and the two shared structures in [`Fabric`].
+//!
+//! The files follow the life of a connection: `connect`, `packets` (what a client may ask),
+//! `publish` (routing and delivery), `subscribe`, `close` (ends, wills, expiry), with `conn`,
+//! `outbox`, `subscribers` and `wheel` as their data.
+
+mod close;
+mod conn;
+mod connect;
+mod fabric;
+mod outbox;
+mod packets;
+mod publish;
+mod subscribe;
+mod subscribers;
+#[cfg(test)]
+mod tests;
+mod wheel;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use hashbrown::HashTable;
+use mqtt::protocol::ServerRules;
+use mqtt::routing::{FilterTree, Matched, SeededHash};
+use mqtt::session::{QueueBounds, Session, Will};
+use mqtt::topic;
+use slab::Slab;
+
+use crate::config::{Limits, QueueFull};
+use crate::stats::ShardStats;
+use conn::{Conn, Phase};
+pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
+pub use outbox::Output;
+use outbox::BlockPool;
+use subscribe::Scan;
+use subscribers::{FilterEntry, Subscriber};
+pub use wheel::TICK_MS;
+use wheel::Wheel;
+
+/// A connection of this shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnKey(pub u32);
+
+/// A session of this shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u32);
+
+/// What a connection's reader does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Read on.
+    Read,
+    /// Another shard's mailbox is full: wait for room there before reading on.
+    WaitFor(u8),
+    /// The client belongs to another shard: hand the socket over with all bytes of the buffer.
+    Handoff(u8),
+    /// The connection is closing: read on only to see its end.
+    Drain,
+}
+
+/// What a connection's writer does next.
+#[derive(Debug)]
+pub enum Write {
+    /// Write this, and report it with [`Shard::on_written`].
+    Output(Output),
+    /// Everything owed to a closing connection has been written: end the writing direction, then
+    /// ask again.
+    Finish,
+    /// Stop.
+    Idle,
+}
+
+/// Size of the read buffers that connections share; see [`Shard::read_buffer`].
+const READ_BUFFER_BYTES: usize = 16 << 10;
+/// Read buffers kept for the next read.
+const MAX_POOLED_READ_BUFFERS: usize = 64;
+/// Partial packets up to this size move to a block of their own size while they wait.
+const SMALL_PARTIAL_BYTES: usize = 2 << 10;
+/// A closing connection may send this much more before it is cut off.
+const MAX_DRAINED_BYTES: u32 = 1 << 20;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Shard {
+    id: u8,
+    limits: Limits,
+    rules: ServerRules,
+    bounds: QueueBounds,
+    topic_limits: topic::Limits,
+    fabric: Arc<Fabric>,
+    stats: Arc<ShardStats>,
+    conns: Slab<Conn>,
+    sessions: Slab<Entry>,
+    /// Index into `sessions` by client identifier, which only the session stores.
+    by_client: HashTable<u32>,
+    hasher: SeededHash,
+    subscriptions: FilterTree<FilterEntry>,
+    timers: Wheel<Timer>,
+    /// Numbers sessions and connections, so that a late timer or a no-local check cannot mistake
+    /// a reused slot for its former holder. Unique in the node.
+    next_number: u64,
+    /// Connections with something to write and no writer.
+    dirty: VecDeque<ConnKey>,
+    /// Connections whose queue overflowed, to be closed when the publish at hand is done.
+    evictions: Vec<ConnKey>,
+    /// Connections to shut down at once.
+    kills: Vec<ConnKey>,
+    /// Connections that are gone, for whoever holds their sockets.
+    freed: Vec<ConnKey>,
+    /// Mail per destination shard that did not fit yet.
+    mail: Vec<VecDeque<Mail>>,
+    read_pool: Vec<BytesMut>,
+    blocks: BlockPool,
+    scratch: Scratch,
+    draining: bool,
+}
+
+/// A session with what ties it to this shard.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    session: Session,
+    conn: Option<ConnKey>,
+    /// The current connection's will, or the one that waits for its delay.
+    will: Option<Box<Will>>,
+    /// When the waiting will is published.
+    will_at_ms: Option<u64>,
+    /// When the session ends; set while no connection holds it.
+    expires_at_ms: Option<u64>,
+    /// Retained messages still owed to new subscriptions.
+    scans: VecDeque<Scan>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Timer {
+    Conn { key: ConnKey, number: u64 },
+    Session { key: SessionKey, number: u64 },
+}
+
+/// Buffers used again for every publish.
+#[derive(Debug, Default)]
+struct Scratch {
+    targets: Vec<Target>,
+    matched: Matched,
+    /// QoS 0 frames already encoded for this publish.
+    frames: publish::Frames,
+    due: Vec<Timer>,
+}
+
+/// One session that a publish goes to.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    subscriber: Subscriber,
+    /// Chosen for a share group: delivered apart from plain subscriptions.
+    shared: bool,
+}
+
+impl Shard {
+    /// An empty shard `id`.
+    pub fn new(
+        id: u8,
+        limits: Limits,
+        fabric: Arc<Fabric>,
+        stats: Arc<ShardStats>,
+        seed: u64,
+        now_ms: u64,
+    ) -> Self {
+        let rules = ServerRules {
+            max_keep_alive_s: limits.max_keep_alive_s,
+            receive_maximum: limits.receive_maximum,
+            max_inflight: limits.max_inflight,
+            topic_alias_maximum: limits.topic_alias_maximum,
+            max_packet_size_bytes: limits.max_packet_size_bytes,
+            max_session_expiry_s: limits.max_session_expiry_s,
+        };
+        let bounds = QueueBounds {
+            max_messages: limits.max_queued_messages,
+            max_bytes: limits.max_queued_bytes,
+            when_full: match limits.queue_full {
+                QueueFull::DropOld => mqtt::session::QueueFull::DropOld,
+                QueueFull::DropNew | QueueFull::Disconnect => mqtt::session::QueueFull::DropNew,
+            },
+        };
+        let topic_limits =
+            topic::Limits { max_bytes: limits.max_topic_bytes, max_levels: limits.max_topic_levels };
+        Self {
+            id,
+            rules,
+            bounds,
+            topic_limits,
+            stats,
+            conns: Slab::new(),
+            sessions: Slab::new(),
+            by_client: HashTable::new(),
+            hasher: SeededHash::new(seed),
+            subscriptions: FilterTree::new(seed),
+            timers: Wheel::new(now_ms),
+            next_number: u64::from(id) << 48,
+            dirty: VecDeque::new(),
+            evictions: Vec::new(),
+            kills: Vec::new(),
+            freed: Vec::new(),
+            mail: (0..fabric.shards()).map(|_| VecDeque::new()).collect(),
+            read_pool: Vec::new(),
+            blocks: BlockPool::default(),
+            scratch: Scratch::default(),
+            draining: false,
+            limits,
+            fabric,
+        }
+    }
+
+    /// Opens a connection that has not said CONNECT yet; `None` when the node is full.
+    pub fn open(&mut self, now_ms: u64) -> Option<ConnKey> {
+        if self.draining || !self.fabric.take_connection(self.limits.max_connections) {
+            self.stats.connections_refused.add(1);
+            return None;
+        }
+        let number = self.number();
+        let key = ConnKey(self.conns.insert(Conn::new(number, now_ms)) as u32);
+        self.stats.connections.add(1);
+        self.arm_conn(key, now_ms + u64::from(self.limits.connect_timeout_ms));
+        Some(key)
+    }
+
+    /// Counts an accepted socket.
+    pub fn count_accepted(&mut self) {
+        self.stats.connections_accepted.add(1);
+    }
+
+    /// A buffer to read into for this connection: what it has of an unfinished packet, with spare
+    /// room behind it.
+    pub fn read_buffer(&mut self, key: ConnKey) -> BytesMut {
+        let partial = self.conns.get_mut(key.0 as usize).and_then(|conn| conn.partial.take());
+        let Some(mut partial) = partial else {
+            return self.pooled_buffer();
+        };
+        if partial.len() <= SMALL_PARTIAL_BYTES {
+            let mut buffer = self.pooled_buffer();
+            buffer.extend_from_slice(&partial);
+            return buffer;
+        }
+        if partial.capacity() - partial.len() < READ_BUFFER_BYTES / 2 {
+            // Grows with what has really arrived, whatever length the packet claims.
+            partial.reserve(partial.len().max(READ_BUFFER_BYTES));
+        }
+        partial
+    }
+
+    /// Takes back a buffer from [`Shard::read_buffer`] into which nothing was read.
+    pub fn unread_buffer(&mut self, key: ConnKey, buffer: BytesMut) {
+        self.keep_rest(key, buffer, 0);
+    }
+
+    /// Bytes arrived: `buffer` holds them behind what was unfinished. Handles every complete
+    /// packet, in order.
+    pub fn on_bytes(&mut self, key: ConnKey, read: usize, buffer: BytesMut, now_ms: u64) -> Received {
+        self.stats.bytes_received.add(read as u64);
+        packets::on_bytes(self, key, read, buffer, now_ms)
+    }
+
+    /// The socket ended, or failed; the reader will not come back. What is still owed to the
+    /// client is written, then the connection is freed.
+    pub fn on_end(&mut self, key: ConnKey, now_ms: u64) {
+        self.detach(key, close::Parting::Lost, now_ms);
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        conn.reader_done = true;
+        if conn.phase != Phase::Closing {
+            self.close(key, now_ms);
+        }
+        self.free_if_done(key);
+    }
+
+    /// The connection's socket is on its way to another shard.
+    pub fn on_handed_off(&mut self, key: ConnKey) {
+        self.stats.handoffs.add(1);
+        self.free(key);
+    }
+
+    /// The next connection that wants to write and has no writer.
+    pub fn take_dirty(&mut self) -> Option<ConnKey> {
+        let key = self.dirty.pop_front()?;
+        if let Some(conn) = self.conns.get_mut(key.0 as usize) {
+            conn.dirty = false;
+            conn.writing = true;
+        }
+        Some(key)
+    }
+
+    /// Whether the connection has not sent a complete CONNECT yet.
+    pub fn in_handshake(&self, key: ConnKey) -> bool {
+        self.conns.get(key.0 as usize).is_some_and(|conn| conn.phase == Phase::Handshake)
+    }
+
+    /// Whether any connection wants to write.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// The writer cannot start yet: the socket has not been split. Whoever splits it calls
+    /// [`Shard::wake_writer`].
+    pub fn defer_writer(&mut self, key: ConnKey) {
+        if let Some(conn) = self.conns.get_mut(key.0 as usize) {
+            conn.writing = false;
+        }
+    }
+
+    /// Lists the connection as having something to write.
+    pub fn wake_writer(&mut self, key: ConnKey) {
+        self.mark_dirty(key);
+    }
+
+    /// What the connection's writer does next.
+    pub fn next_write(&mut self, key: ConnKey, now_ms: u64) -> Write {
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Write::Idle };
+        if let Some(output) = conn.outbox.take() {
+            return Write::Output(output);
+        }
+        if conn.phase == Phase::Closing && !conn.finished && !conn.broken {
+            conn.finished = true;
+            return Write::Finish;
+        }
+        conn.writing = false;
+        if conn.phase == Phase::Open {
+            let session = conn.session;
+            if self.sessions.get(session.0 as usize).is_some_and(|entry| !entry.scans.is_empty()) {
+                self.pump(session, now_ms);
+            }
+        }
+        self.free_if_done(key);
+        Write::Idle
+    }
+
+    /// A write ended. After an error nothing more is written.
+    pub fn on_written(&mut self, key: ConnKey, output: Output, ok: bool, now_ms: u64) {
+        self.stats.bytes_sent.add(output.len_bytes() as u64);
+        match output {
+            Output::Block(block) => self.blocks.put(block),
+            Output::Pieces(pieces) => {
+                for piece in pieces {
+                    if let rt_abstract::Piece::Owned(block) = piece {
+                        self.blocks.put(block);
+                    }
+                }
+            }
+        }
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        if !ok {
+            conn.outbox.clear();
+            conn.broken = true;
+            self.kills.push(key);
+        } else if conn.phase == Phase::Open {
+            let session = conn.session;
+            self.pump(session, now_ms);
+        }
+    }
+
+    /// Connections to shut down at once.
+    pub fn take_kills(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.kills)
+    }
+
+    /// Connections whose sockets can be let go.
+    pub fn take_freed(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// Whether [`Shard::take_kills`] or [`Shard::take_freed`] has something.
+    pub fn has_endings(&self) -> bool {
+        !self.kills.is_empty() || !self.freed.is_empty()
+    }
+
+    /// Open connections, closing ones included.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Mail from another shard.
+    pub fn on_mail(&mut self, remote: &Remote, now_ms: u64) {
+        publish::deliver_remote(self, remote, now_ms);
+    }
+
+    /// Moves waiting mail to its mailboxes; the first destination that is full.
+    pub fn post_mail(&mut self) -> Option<u8> {
+        let mut full = None;
+        for (shard, mail) in self.mail.iter_mut().enumerate() {
+            if mail.is_empty() {
+                continue;
+            }
+            self.stats.mail_batches.add(1);
+            self.fabric.post(shard, Lane::Data, mail);
+            if !mail.is_empty() && full.is_none() {
+                full = Some(shard as u8);
+            }
+        }
+        full
+    }
+
+    /// The shard a client identifier belongs to.
+    pub fn owner_of(&self, client_id: &str) -> u8 {
+        (usize::from(slot_of(client_id)) % self.fabric.shards()) as u8
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn conn(&mut self, key: ConnKey) -> Option<&mut Conn> {
+        self.conns.get_mut(key.0 as usize)
+    }
+
+    fn arm_conn(&mut self, key: ConnKey, deadline_ms: u64) {
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        // An entry that fires earlier than needed is armed again; one that fires later would miss.
+        if conn.timer_at_ms <= deadline_ms {
+            return;
+        }
+        conn.timer_at_ms = deadline_ms;
+        self.timers.arm(deadline_ms, Timer::Conn { key, number: conn.number });
+    }
+
+    fn mark_dirty(&mut self, key: ConnKey) {
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        mark_dirty(&mut self.dirty, key, conn);
+    }
+
+    fn pooled_buffer(&mut self) -> BytesMut {
+        self.read_pool.pop().unwrap_or_else(|| BytesMut::with_capacity(READ_BUFFER_BYTES))
+    }
+
+    /// Keeps what follows `used` in `buffer` for the connection, in as little memory as it needs,
+    /// and the buffer itself for the pool.
+    fn keep_rest(&mut self, key: ConnKey, mut buffer: BytesMut, used: usize) {
+        let rest = buffer.len() - used;
+        if let Some(conn) = self.conns.get_mut(key.0 as usize)
+            && rest > 0
+        {
+            if rest <= SMALL_PARTIAL_BYTES {
+                conn.partial = Some(BytesMut::from(&buffer[used..]));
+            } else {
+                buffer.copy_within(used.., 0);
+                buffer.truncate(rest);
+                conn.partial = Some(buffer);
+                return;
+            }
+        }
+        if buffer.capacity() == READ_BUFFER_BYTES && self.read_pool.len() < MAX_POOLED_READ_BUFFERS {
+            buffer.clear();
+            self.read_pool.push(buffer);
+        }
+    }
+}
+
+/// What [`Shard::on_bytes`] leaves.
+#[derive(Debug)]
+pub struct Received {
+    /// What the reader does next.
+    pub next: Next,
+    /// All bytes read so far, for [`Next::Handoff`].
+    pub handoff: BytesMut,
+}
+
+#[inline]
+fn mark_dirty(dirty: &mut VecDeque<ConnKey>, key: ConnKey, conn: &mut Conn) {
+    if !conn.dirty && !conn.writing {
+        conn.dirty = true;
+        dirty.push_back(key);
+    }
+}

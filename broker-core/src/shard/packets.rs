@@ -1,0 +1,254 @@
+//! From bytes to decisions: framing, decoding, and the packets that need few words.
+
+use bytes::{Bytes, BytesMut};
+use mqtt::protocol::Violation;
+use mqtt::session::PubRecOutcome;
+use mqtt::wire::{
+    Ack, AckKind, DecodeError, Frame, Packet, PacketId, ReasonCode, Version, decode_from_client,
+    encode_ack, encode_pingresp, peek,
+};
+
+use super::close::Parting;
+use super::conn::Phase;
+use super::{
+    ConnKey, MAX_DRAINED_BYTES, Next, READ_BUFFER_BYTES, Received, Shard, connect, mark_dirty,
+};
+
+/// What a packet leads to.
+pub(super) enum Then {
+    Continue,
+    Handoff(u8),
+}
+
+/// See [`Shard::on_bytes`].
+pub(super) fn on_bytes(
+    shard: &mut Shard,
+    key: ConnKey,
+    read: usize,
+    mut buffer: BytesMut,
+    now_ms: u64,
+) -> Received {
+    let mut used = 0;
+    let mut next = Next::Read;
+    loop {
+        let Some(conn) = shard.conns.get_mut(key.0 as usize) else { break };
+        if conn.phase == Phase::Closing {
+            conn.drained_bytes = conn.drained_bytes.saturating_add(read as u32);
+            if conn.drained_bytes > MAX_DRAINED_BYTES {
+                shard.kills.push(key);
+            }
+            used = buffer.len();
+            next = Next::Drain;
+            break;
+        }
+        // Any byte is a sign of life: a long PUBLISH on its way is not silence.
+        conn.last_read_ms = now_ms;
+        let version = conn.version;
+        let max_bytes = match conn.phase {
+            Phase::Handshake => shard.limits.max_connect_size_bytes,
+            _ => shard.limits.max_packet_size_bytes,
+        };
+        let total = match peek(&buffer[used..], max_bytes) {
+            Ok(Frame::Complete { total_bytes, .. }) => total_bytes,
+            Ok(Frame::NeedMore | Frame::Partial { .. }) => break,
+            Err(error) => {
+                malformed(shard, key, error, now_ms);
+                continue;
+            }
+        };
+        let handled = if total > READ_BUFFER_BYTES {
+            // The block was made for this packet: its payload can be kept without copying. What
+            // follows the packet moves to the front of the rest.
+            let _ = buffer.split_to(used);
+            let frame = buffer.split_to(total).freeze();
+            used = 0;
+            decode_from_client(&frame, version)
+                .map(|packet| on_packet(shard, key, packet, Some(&frame), now_ms))
+        } else {
+            let frame = &buffer[used..used + total];
+            decode_from_client(frame, version)
+                .map(|packet| on_packet(shard, key, packet, None, now_ms))
+        };
+        match handled {
+            Ok(Ok(Then::Continue)) => used += if total > READ_BUFFER_BYTES { 0 } else { total },
+            Ok(Ok(Then::Handoff(owner))) => {
+                let handoff = buffer.split_off(used);
+                return Received { next: Next::Handoff(owner), handoff };
+            }
+            Ok(Err(violation)) => shard.violate(key, &violation, now_ms),
+            Err(error) => malformed(shard, key, error, now_ms),
+        }
+    }
+    shard.keep_rest(key, buffer, used);
+    if let Some(full) = shard.settle(now_ms)
+        && next == Next::Read
+    {
+        shard.stats.publisher_pauses.add(1);
+        next = Next::WaitFor(full);
+    }
+    Received { next, handoff: BytesMut::new() }
+}
+
+fn on_packet(
+    shard: &mut Shard,
+    key: ConnKey,
+    packet: Packet<'_>,
+    frame: Option<&Bytes>,
+    now_ms: u64,
+) -> Result<Then, Violation> {
+    let Some(conn) = shard.conn(key) else { return Ok(Then::Continue) };
+    match (conn.phase, &packet) {
+        (Phase::Handshake, Packet::Connect(request)) => {
+            return connect::on_connect(shard, key, request, now_ms);
+        }
+        // [MQTT-3.1.0-1]
+        (Phase::Handshake, _) => {
+            return Err(Violation::new(ReasonCode::ProtocolError, "first packet is not CONNECT"));
+        }
+        // [MQTT-3.1.0-2]
+        (_, Packet::Connect(_)) => {
+            return Err(Violation::new(ReasonCode::ProtocolError, "second CONNECT"));
+        }
+        _ => {}
+    }
+    match packet {
+        Packet::Publish(publish) => shard.on_publish(key, &publish, frame, now_ms)?,
+        Packet::Ack(ack) => on_ack(shard, key, &ack, now_ms),
+        Packet::Subscribe(subscribe) => shard.on_subscribe(key, &subscribe, now_ms)?,
+        Packet::Unsubscribe(unsubscribe) => shard.on_unsubscribe(key, &unsubscribe),
+        Packet::PingReq => {
+            let block = shard.reply(key);
+            if let Some(block) = block {
+                encode_pingresp(block);
+            }
+        }
+        Packet::Disconnect(disconnect) => on_disconnect(shard, key, &disconnect, now_ms)?,
+        Packet::Auth(_) => {
+            // Only after a CONNECT with an authentication method, which is refused [MQTT-4.12.0-6].
+            return Err(Violation::new(ReasonCode::ProtocolError, "AUTH without a method"));
+        }
+        Packet::Connect(_)
+        | Packet::ConnAck(_)
+        | Packet::SubAck(_)
+        | Packet::UnsubAck(_)
+        | Packet::PingResp => {
+            return Err(Violation::new(ReasonCode::ProtocolError, "packet is the server's to send"));
+        }
+    }
+    Ok(Then::Continue)
+}
+
+fn on_ack(shard: &mut Shard, key: ConnKey, ack: &Ack<'_>, now_ms: u64) {
+    let Some(conn) = shard.conns.get_mut(key.0 as usize) else { return };
+    let session_key = conn.session;
+    let Some(entry) = shard.sessions.get_mut(session_key.0 as usize) else { return };
+    let id = ack.packet_id;
+    match ack.kind {
+        AckKind::PubRel => {
+            let known = entry.session.incoming.release(id);
+            let reason =
+                if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+            shard.acknowledge(key, AckKind::PubComp, id, reason);
+        }
+        AckKind::PubAck | AckKind::PubRec | AckKind::PubComp => {
+            let Some(outgoing) = entry.session.outgoing.as_mut() else {
+                if ack.kind == AckKind::PubRec {
+                    let unknown = ReasonCode::PacketIdentifierNotFound;
+                    shard.acknowledge(key, AckKind::PubRel, id, unknown);
+                }
+                return;
+            };
+            let answer = match ack.kind {
+                AckKind::PubRec => match outgoing.on_pubrec(id, ack.reason.is_error()) {
+                    PubRecOutcome::Release => Some(ReasonCode::Success),
+                    PubRecOutcome::Unknown => Some(ReasonCode::PacketIdentifierNotFound),
+                    PubRecOutcome::Over => None,
+                },
+                AckKind::PubComp => {
+                    outgoing.on_pubcomp(id);
+                    None
+                }
+                _ => {
+                    outgoing.on_puback(id);
+                    None
+                }
+            };
+            if let Some(reason) = answer {
+                shard.acknowledge(key, AckKind::PubRel, id, reason);
+            }
+            shard.pump(session_key, now_ms);
+        }
+    }
+}
+
+fn on_disconnect(
+    shard: &mut Shard,
+    key: ConnKey,
+    disconnect: &mqtt::wire::Disconnect<'_>,
+    now_ms: u64,
+) -> Result<(), Violation> {
+    let Some(conn) = shard.conn(key) else { return Ok(()) };
+    let session = conn.session;
+    let max_expiry_s = shard.limits.max_session_expiry_s;
+    if let Some(entry) = shard.sessions.get_mut(session.0 as usize)
+        && let Some(expiry_s) = disconnect.properties.session_expiry_interval_s()
+    {
+        // A session that was to end with its connection cannot be kept by DISCONNECT
+        // [MQTT-3.14.2-2] (3.14.2.2.2); the interval granted at CONNECT decides.
+        if entry.session.expiry_interval_s == 0 && expiry_s != 0 {
+            return Err(Violation::new(
+                ReasonCode::ProtocolError,
+                "session expiry was zero at CONNECT",
+            ));
+        }
+        entry.session.expiry_interval_s = expiry_s.min(max_expiry_s);
+    }
+    // Only the normal reason discards the will [MQTT-3.14.4-3]; an error code publishes it.
+    let parting = match disconnect.reason {
+        ReasonCode::Success => Parting::Normal,
+        _ => Parting::Lost,
+    };
+    shard.detach(key, parting, now_ms);
+    shard.close(key, now_ms);
+    Ok(())
+}
+
+fn malformed(shard: &mut Shard, key: ConnKey, error: DecodeError, now_ms: u64) {
+    if error == DecodeError::UnsupportedVersion {
+        connect::refuse_version(shard, key, now_ms);
+        return;
+    }
+    let (client, clause) = (shard.client_of(key), error.clause());
+    tracing::debug!(client, clause, %error, "malformed packet");
+    shard.violate(key, &Violation::new(error.reason(), "malformed packet"), now_ms);
+}
+
+impl Shard {
+    /// The block to encode an answer into; marks the connection as having something to write.
+    pub(super) fn reply(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
+        let conn = self.conns.get_mut(key.0 as usize)?;
+        mark_dirty(&mut self.dirty, key, conn);
+        Some(conn.outbox.block(&mut self.blocks))
+    }
+
+    pub(super) fn acknowledge(
+        &mut self,
+        key: ConnKey,
+        kind: AckKind,
+        id: PacketId,
+        reason: ReasonCode,
+    ) {
+        let version = self.conn(key).map_or(Version::V5, |conn| conn.version);
+        if let Some(block) = self.reply(key) {
+            encode_ack(block, version, kind, id, reason);
+        }
+    }
+
+    /// The client identifier, for logs.
+    pub(super) fn client_of(&self, key: ConnKey) -> &str {
+        let session = self.conns.get(key.0 as usize).map(|conn| conn.session);
+        session
+            .and_then(|session| self.sessions.get(session.0 as usize))
+            .map_or("", |entry| &entry.session.client_id)
+    }
+}

@@ -1,0 +1,523 @@
+//! One publish, from the packet to every session that gets it.
+
+use std::borrow::Cow;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mqtt::protocol::Violation;
+use mqtt::routing::{ShardSet, ShareGroup};
+use mqtt::session::{
+    Delivery, Draft, Lifetime, Message, Queued, Rejected, SHARE_PAYLOAD_BYTES, Step,
+};
+use mqtt::topic;
+use mqtt::wire::{
+    AckKind, Publish, PublishHead, QoS, ReasonCode, Version, encode_ack, encode_publish_head,
+    publish_size_bytes,
+};
+use smallvec::SmallVec;
+
+use super::conn::{Conn, Phase};
+use super::outbox::BlockPool;
+use super::subscribers::Subscriber;
+use super::{ConnKey, Mail, Remote, SessionKey, Shard, Target, mark_dirty};
+use crate::config::QueueFull;
+use crate::stats::ShardStats;
+
+/// QoS 0 frames of the publish under way, by version and retain flag: encoded once, copied to
+/// every further receiver.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    bytes: Vec<u8>,
+    ranges: [Option<(usize, usize)>; 4],
+}
+
+/// The share groups that a publish goes to on this shard.
+enum Groups<'a> {
+    /// All that match: this is the only shard.
+    All,
+    /// Those that chose this shard.
+    Chosen(&'a [Arc<ShareGroup>]),
+}
+
+impl Shard {
+    pub(super) fn on_publish(
+        &mut self,
+        key: ConnKey,
+        publish: &Publish<'_>,
+        frame: Option<&Bytes>,
+        now_ms: u64,
+    ) -> Result<(), Violation> {
+        self.stats.messages_received.add(1);
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Ok(()) };
+        let Some(entry) = self.sessions.get_mut(conn.session.0 as usize) else { return Ok(()) };
+        let origin = entry.number;
+        let topic: Cow<'_, str> = match publish.properties.topic_alias() {
+            None => publish.topic.into(),
+            alias => {
+                let aliases = conn.aliases.get_or_insert_default();
+                let maximum = self.limits.topic_alias_maximum;
+                aliases.resolve(publish.topic, alias, maximum)?.to_owned().into()
+            }
+        };
+        // Cheap before exact: a name shorter than the level limit cannot have too many levels.
+        if (topic.len() >= self.topic_limits.max_levels || topic.len() > self.topic_limits.max_bytes)
+            && topic::check_topic(&topic, &self.topic_limits).is_err()
+        {
+            return Err(Violation::new(ReasonCode::TopicNameInvalid, "topic name is not accepted"));
+        }
+        if publish.qos == QoS::ExactlyOnce
+            && let Some(id) = publish.packet_id
+        {
+            let incoming = &mut entry.session.incoming;
+            if incoming.contains(id) {
+                // Answered again, delivered once [MQTT-4.3.3-10].
+                self.acknowledge(key, AckKind::PubRec, id, ReasonCode::Success);
+                return Ok(());
+            }
+            if incoming.len() >= usize::from(self.limits.receive_maximum) {
+                return Err(Violation::new(
+                    ReasonCode::ReceiveMaximumExceeded,
+                    "more unacknowledged messages than the receive maximum",
+                ));
+            }
+        }
+        let reason = if topic.starts_with("$SYS/") {
+            ReasonCode::NotAuthorized // the server's own topics [MQTT-4.7.2-1] (4.7.2)
+        } else {
+            let expires_at_ms = publish
+                .properties
+                .message_expiry_interval_s()
+                .and_then(|left_s| NonZeroU64::new(now_ms + u64::from(left_s) * 1000));
+            let properties: Cow<'_, [u8]> = match publish.properties.forwardable() {
+                Some(all) => all.into(),
+                None => {
+                    let mut some = Vec::new();
+                    publish.properties.copy_forwardable(&mut some);
+                    some.into()
+                }
+            };
+            let draft = Draft {
+                topic: &topic,
+                payload: publish.payload,
+                owner: frame,
+                properties: &properties,
+                qos: publish.qos,
+                retain: publish.retain,
+                expires_at_ms,
+                origin,
+            };
+            match self.publish(&draft, now_ms) {
+                true => ReasonCode::Success,
+                false => ReasonCode::NoMatchingSubscribers,
+            }
+        };
+        let Some(id) = publish.packet_id else { return Ok(()) };
+        match publish.qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => self.acknowledge(key, AckKind::PubAck, id, reason),
+            QoS::ExactlyOnce => {
+                // An error code ends the exchange [MQTT-4.3.3-9]; 3.x cannot be told one.
+                let session = self.conns.get(key.0 as usize).map(|conn| (conn.session, conn.version));
+                if let Some((session, version)) = session
+                    && (!reason.is_error() || version != Version::V5)
+                    && let Some(entry) = self.sessions.get_mut(session.0 as usize)
+                {
+                    entry.session.incoming.take(id);
+                }
+                self.acknowledge(key, AckKind::PubRec, id, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Retains if asked to, and delivers to all that want it; whether anybody did.
+    pub(super) fn publish(&mut self, draft: &Draft<'_>, now_ms: u64) -> bool {
+        let mut kept = None;
+        let fabric = self.fabric.clone();
+        let many = fabric.shards() > 1;
+        if draft.retain {
+            let message = Arc::new(Message::keep(draft));
+            let mut retained = fabric.retained.lock();
+            if draft.payload.is_empty() {
+                retained.clear(draft.topic); // [MQTT-3.3.1-6]
+            } else if !retained.set(message.clone()) {
+                self.stats.dropped_retained.add(1);
+            }
+            if many {
+                // Under the lock: see the head of `retained`.
+                fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
+            }
+            kept = Some(message);
+        } else if many {
+            fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
+        }
+        if !many {
+            return self.deliver(draft, &mut kept, true, &Groups::All, now_ms);
+        }
+        let mut matched = std::mem::take(&mut self.scratch.matched);
+        let any = !matched.is_empty();
+        let mut remote: SmallVec<[(u8, bool, SmallVec<[Arc<ShareGroup>; 1]>); 4]> = matched
+            .shards
+            .iter()
+            .map(|shard| (shard, true, SmallVec::new()))
+            .collect();
+        for group in matched.groups.drain(..) {
+            let Some(shard) = group.pick(ShardSet::EMPTY) else { continue };
+            match remote.iter_mut().find(|(known, ..)| *known == shard) {
+                Some((_, _, groups)) => groups.push(group),
+                None => remote.push((shard, false, SmallVec::from_iter([group]))),
+            }
+        }
+        self.scratch.matched = matched;
+        for (shard, plain, groups) in remote {
+            if shard == self.id {
+                self.deliver(draft, &mut kept, plain, &Groups::Chosen(&groups), now_ms);
+            } else {
+                let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
+                let mail = Mail::Publish(Remote { message, plain, groups });
+                self.mail[usize::from(shard)].push_back(mail);
+            }
+        }
+        any
+    }
+
+    /// Delivers to this shard's sessions. `kept` is the message once somebody needs it longer than
+    /// this call.
+    fn deliver(
+        &mut self,
+        draft: &Draft<'_>,
+        kept: &mut Option<Arc<Message>>,
+        plain: bool,
+        groups: &Groups<'_>,
+        now_ms: u64,
+    ) -> bool {
+        let mut targets = std::mem::take(&mut self.scratch.targets);
+        let lists = self.collect(draft.topic, plain, groups, &mut targets);
+        let any = !targets.is_empty();
+        match targets.as_slice() {
+            [] => {}
+            [one] => self.deliver_once(one.subscriber, &[], draft, kept, None, now_ms),
+            _ => {
+                if lists > 1 {
+                    // Stable, so that identifiers stay in the order of their filters.
+                    targets.sort_by_key(|target| (target.shared, target.subscriber.session));
+                }
+                let mut frames = std::mem::take(&mut self.scratch.frames);
+                frames.clear();
+                let mut rest = targets.as_slice();
+                while let Some((first, _)) = rest.split_first() {
+                    let same = if first.shared || lists == 1 {
+                        1
+                    } else {
+                        let same = |target: &&Target| {
+                            !target.shared && target.subscriber.session == first.subscriber.session
+                        };
+                        rest.iter().take_while(same).count()
+                    };
+                    let (these, others) = rest.split_at(same);
+                    self.deliver_merged(these, draft, kept, &mut frames, now_ms);
+                    rest = others;
+                }
+                self.scratch.frames = frames;
+            }
+        }
+        targets.clear();
+        self.scratch.targets = targets;
+        any
+    }
+
+    /// Fills `targets`; returns how many lists they came from: entries of one list are distinct.
+    fn collect(
+        &self,
+        topic: &str,
+        plain: bool,
+        groups: &Groups<'_>,
+        targets: &mut Vec<Target>,
+    ) -> usize {
+        let connected = |key: SessionKey| {
+            self.sessions.get(key.0 as usize).is_some_and(|entry| entry.conn.is_some())
+        };
+        let mut lists = 0;
+        if plain || matches!(groups, Groups::All) {
+            self.subscriptions.matches(topic, |entry| {
+                if plain && !entry.plain.is_empty() {
+                    lists += 1;
+                    let all = entry.plain.iter();
+                    targets.extend(all.map(|&subscriber| Target { subscriber, shared: false }));
+                }
+                if matches!(groups, Groups::All) {
+                    let picked = entry.groups.iter().filter_map(|group| group.pick(connected));
+                    for subscriber in picked {
+                        lists += 1;
+                        targets.push(Target { subscriber, shared: true });
+                    }
+                }
+            });
+        }
+        if let Groups::Chosen(groups) = groups {
+            for group in *groups {
+                let entry = self.subscriptions.get(group.filter());
+                let local = entry
+                    .and_then(|e| e.groups.iter().find(|local| *local.name == **group.name()));
+                if let Some(subscriber) = local.and_then(|local| local.pick(connected)) {
+                    lists += 1;
+                    targets.push(Target { subscriber, shared: true });
+                }
+            }
+        }
+        lists
+    }
+
+    /// One delivery for all subscriptions of one session that match: the highest QoS, all
+    /// identifiers [MQTT-3.3.4-3], [MQTT-3.3.4-5].
+    fn deliver_merged(
+        &mut self,
+        same: &[Target],
+        draft: &Draft<'_>,
+        kept: &mut Option<Arc<Message>>,
+        frames: &mut Frames,
+        now_ms: u64,
+    ) {
+        let [one] = same else {
+            let own = self
+                .sessions
+                .get(same[0].subscriber.session.0 as usize)
+                .is_some_and(|entry| entry.number == draft.origin);
+            let mut wanted =
+                same.iter().map(|t| t.subscriber).filter(|s| !(own && s.no_local()));
+            let Some(first) = wanted.next() else { return };
+            let mut options = first.options();
+            let mut ids: SmallVec<[u32; 4]> = SmallVec::new();
+            ids.extend((first.id > 0).then_some(first.id));
+            for other in wanted {
+                options.qos = options.qos.max(other.qos());
+                options.retain_as_published |= other.retain_as_published();
+                options.no_local &= other.no_local();
+                ids.extend((other.id > 0).then_some(other.id));
+            }
+            let merged = Subscriber::new(first.session, &options, 0);
+            self.deliver_once(merged, &ids, draft, kept, Some(frames), now_ms);
+            return;
+        };
+        self.deliver_once(one.subscriber, &[], draft, kept, Some(frames), now_ms);
+    }
+
+    fn deliver_once(
+        &mut self,
+        to: Subscriber,
+        ids: &[u32],
+        draft: &Draft<'_>,
+        kept: &mut Option<Arc<Message>>,
+        frames: Option<&mut Frames>,
+        now_ms: u64,
+    ) {
+        let Some(entry) = self.sessions.get_mut(to.session.0 as usize) else { return };
+        if to.no_local() && entry.number == draft.origin {
+            return; // [MQTT-3.8.3-3]
+        }
+        let one_id = [to.id];
+        let ids = if to.id > 0 { &one_id[..] } else { ids };
+        let retain = draft.retain && to.retain_as_published(); // [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+        let qos = draft.qos.min(to.qos());
+        if qos == QoS::AtMostOnce {
+            // Not kept for absent clients.
+            let Some(conn_key) = entry.conn else { return };
+            let Some(conn) = self.conns.get_mut(conn_key.0 as usize) else { return };
+            let max_outbox = self.limits.max_outbox_bytes;
+            let sent = send_qos0(
+                conn, draft, retain, ids, frames, now_ms, max_outbox, &mut self.blocks, &self.stats,
+            );
+            if sent {
+                mark_dirty(&mut self.dirty, conn_key, conn);
+            }
+            return;
+        }
+        let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
+        let delivery = Delivery { qos, retain, subscription_ids: ids.into() };
+        self.enqueue(to.session, Queued { message, delivery });
+        self.pump_window(to.session, now_ms);
+    }
+
+    /// Puts a message at the end of a session's queue, as its bounds allow.
+    pub(super) fn enqueue(&mut self, key: SessionKey, queued: Queued) {
+        let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
+        let outgoing = entry.session.outgoing_mut();
+        let before = outgoing.queued();
+        let result = outgoing.enqueue(queued, &self.bounds);
+        count_queued(&self.stats, before, outgoing.queued());
+        if let Err(Rejected { dropped }) = result {
+            self.stats.dropped_queue.add(dropped as u64);
+            if self.limits.queue_full == QueueFull::Disconnect
+                && let Some(conn) = entry.conn
+            {
+                self.evictions.push(conn);
+            }
+        }
+    }
+
+    /// Sends whatever the session's client can take now, its window and its socket permitting,
+    /// retained messages that it is owed last.
+    pub(super) fn pump(&mut self, key: SessionKey, now_ms: u64) {
+        self.pump_window(key, now_ms);
+        if self.sessions.get(key.0 as usize).is_some_and(|entry| !entry.scans.is_empty()) {
+            self.continue_scans(key, now_ms);
+        }
+    }
+
+    /// The queue's part of [`Shard::pump`].
+    pub(super) fn pump_window(&mut self, key: SessionKey, now_ms: u64) {
+        let Self { sessions, conns, blocks, dirty, stats, limits, .. } = self;
+        let Some(entry) = sessions.get_mut(key.0 as usize) else { return };
+        let Some(conn_key) = entry.conn else { return };
+        let Some(conn) = conns.get_mut(conn_key.0 as usize) else { return };
+        if let Some(outgoing) = entry.session.outgoing.as_mut() {
+            let before = outgoing.queued();
+            let mut expired = 0;
+            while conn.outbox.len_bytes() < limits.max_outbox_bytes {
+                let Some(step) = outgoing.next_step(conn.window, now_ms, &mut expired) else {
+                    break;
+                };
+                mark_dirty(dirty, conn_key, conn);
+                match step {
+                    Step::Release(id) => {
+                        let block = conn.outbox.block(blocks);
+                        encode_ack(block, conn.version, AckKind::PubRel, id, ReasonCode::Success);
+                    }
+                    Step::Publish { id, dup, queued } => {
+                        let draft = queued.message.draft();
+                        let head = PublishHead {
+                            dup,
+                            qos: queued.delivery.qos,
+                            packet_id: Some(id),
+                            ..head(&draft, queued.delivery.retain, now_ms)
+                        };
+                        let head =
+                            PublishHead { subscription_ids: &queued.delivery.subscription_ids, ..head };
+                        if fits(conn, &head) {
+                            stats.messages_sent.add(1);
+                            conn.outbox.publish(conn.version, &head, &draft, blocks);
+                        } else {
+                            stats.dropped_too_large.add(1);
+                            outgoing.abandon(id);
+                        }
+                    }
+                }
+            }
+            stats.dropped_expired.add(expired);
+            count_queued(stats, before, outgoing.queued());
+        }
+    }
+
+    /// Closes connections whose queue overflowed, then posts mail; the first full mailbox.
+    pub(super) fn settle(&mut self, now_ms: u64) -> Option<u8> {
+        while let Some(key) = self.evictions.pop() {
+            let full = Violation::new(ReasonCode::QuotaExceeded, "session queue is full");
+            self.violate(key, &full, now_ms);
+        }
+        self.post_mail()
+    }
+}
+
+/// Delivers a publish that another shard routed here.
+pub(super) fn deliver_remote(shard: &mut Shard, remote: &Remote, now_ms: u64) {
+    let draft = remote.message.draft();
+    let mut kept = Some(remote.message.clone());
+    let groups = Groups::Chosen(&remote.groups);
+    shard.deliver(&draft, &mut kept, remote.plain, &groups, now_ms);
+    shard.settle(now_ms);
+}
+
+/// Encodes a QoS 0 delivery into the outbox; false when it was dropped.
+#[allow(clippy::too_many_arguments)] // disjoint parts of the shard, borrowed apart
+pub(super) fn send_qos0(
+    conn: &mut Conn,
+    draft: &Draft<'_>,
+    retain: bool,
+    ids: &[u32],
+    frames: Option<&mut Frames>,
+    now_ms: u64,
+    max_outbox_bytes: usize,
+    blocks: &mut BlockPool,
+    stats: &ShardStats,
+) -> bool {
+    if conn.phase != Phase::Open {
+        return false;
+    }
+    if draft.lifetime(now_ms) == Lifetime::Expired {
+        stats.dropped_expired.add(1);
+        return false;
+    }
+    let waiting = conn.outbox.len_bytes();
+    // A message larger than the bound passes when nothing else waits.
+    if waiting > 0 && waiting + draft.payload.len() > max_outbox_bytes {
+        stats.dropped_outbox.add(1);
+        return false;
+    }
+    let head = PublishHead { subscription_ids: ids, ..head(draft, retain, now_ms) };
+    if !fits(conn, &head) {
+        stats.dropped_too_large.add(1); // [MQTT-3.1.2-25]
+        return false;
+    }
+    stats.messages_sent.add(1);
+    match frames {
+        Some(frames) if ids.is_empty() && draft.payload.len() < SHARE_PAYLOAD_BYTES => {
+            let frame = frames.get(conn.version, &head, draft.payload);
+            conn.outbox.block(blocks).extend_from_slice(frame);
+        }
+        _ => conn.outbox.publish(conn.version, &head, draft, blocks),
+    }
+    true
+}
+
+fn head<'a>(draft: &Draft<'a>, retain: bool, now_ms: u64) -> PublishHead<'a> {
+    PublishHead {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain,
+        topic: draft.topic,
+        packet_id: None,
+        message_expiry_s: match draft.lifetime(now_ms) {
+            Lifetime::Unlimited => None,
+            Lifetime::Seconds(left) => Some(left),
+            // Owed although its time is over: it was sent before.
+            Lifetime::Expired => Some(0),
+        },
+        topic_alias: None, // a publisher's alias is its own [MQTT-3.3.2-7]
+        subscription_ids: &[],
+        forwarded: draft.properties,
+        payload_len: draft.payload.len(),
+    }
+}
+
+/// Whether the client takes a packet of this size [MQTT-3.1.2-24].
+fn fits(conn: &Conn, head: &PublishHead<'_>) -> bool {
+    conn.max_packet_size_bytes == u32::MAX
+        || publish_size_bytes(conn.version, head) <= conn.max_packet_size_bytes as usize
+}
+
+fn count_queued(stats: &ShardStats, before: usize, after: usize) {
+    match after.checked_sub(before) {
+        Some(more) => stats.queued_messages.add(more as u64),
+        None => stats.queued_messages.sub((before - after) as u64),
+    }
+}
+
+impl Frames {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ranges = [None; 4];
+    }
+
+    fn get(&mut self, version: Version, head: &PublishHead<'_>, payload: &[u8]) -> &[u8] {
+        // 3.1 and 3.1.1 encode a PUBLISH alike.
+        let variant = usize::from(version == Version::V5) * 2 + usize::from(head.retain);
+        let (from, to) = *self.ranges[variant].get_or_insert_with(|| {
+            let from = self.bytes.len();
+            encode_publish_head(&mut self.bytes, version, head);
+            self.bytes.extend_from_slice(payload);
+            (from, self.bytes.len())
+        });
+        &self.bytes[from..to]
+    }
+}

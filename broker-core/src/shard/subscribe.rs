@@ -1,0 +1,232 @@
+//! SUBSCRIBE, UNSUBSCRIBE, and the retained messages that a new subscription is owed.
+
+use std::sync::Arc;
+
+use mqtt::protocol::Violation;
+use mqtt::routing::ScanCursor;
+use mqtt::session::{Delivery, Message, Queued, Subscription};
+use mqtt::topic::{FilterError, parse_filter_within};
+use mqtt::wire::{
+    Packet, Properties, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeOptions,
+    Unsubscribe, encode,
+};
+use smallvec::SmallVec;
+
+use super::publish::send_qos0;
+use super::subscribers::Subscriber;
+use super::{ConnKey, SessionKey, Shard, mark_dirty};
+
+/// Topics looked at per page of a retained scan: bounds how long the store is locked.
+const SCAN_PAGE: usize = 64;
+/// Pages per turn, so that a scan of millions of topics lets others run.
+const PAGES_PER_TURN: usize = 16;
+
+/// Retained messages owed to one new subscription.
+#[derive(Debug)]
+pub(super) struct Scan {
+    filter: Box<str>,
+    cursor: ScanCursor,
+    subscriber: Subscriber,
+}
+
+impl Shard {
+    pub(super) fn on_subscribe(
+        &mut self,
+        key: ConnKey,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> Result<(), Violation> {
+        let Some(conn) = self.conn(key) else { return Ok(()) };
+        let (session, version) = (conn.session, conn.version);
+        let id = subscribe.properties.subscription_ids().next().unwrap_or(0);
+        let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
+        for (raw, options) in subscribe.filters.iter() {
+            codes.push(self.subscribe(session, raw, options, id)? as u8);
+        }
+        // In effect on this shard and, through the routes, for publishers of all shards: from here
+        // on SUBACK may be seen.
+        let suback = SubAck {
+            packet_id: subscribe.packet_id,
+            properties: Properties::EMPTY,
+            codes: &codes,
+        };
+        if let Some(block) = self.reply(key) {
+            encode(&Packet::SubAck(suback), version, block);
+        }
+        self.pump(session, now_ms);
+        Ok(())
+    }
+
+    pub(super) fn on_unsubscribe(&mut self, key: ConnKey, unsubscribe: &Unsubscribe<'_>) {
+        let Some(conn) = self.conn(key) else { return };
+        let (session, version) = (conn.session, conn.version);
+        let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
+        for (raw, _) in unsubscribe.filters.iter() {
+            let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
+            let reason = if entry.session.unsubscribe(raw).is_some() {
+                entry.scans.retain(|scan| *scan.filter != *raw);
+                self.forget_subscription(session, raw);
+                ReasonCode::Success
+            } else if parse_filter_within(raw, &self.topic_limits).is_err() {
+                ReasonCode::TopicFilterInvalid
+            } else {
+                ReasonCode::NoSubscriptionExisted
+            };
+            codes.push(reason as u8);
+        }
+        let unsuback = SubAck {
+            packet_id: unsubscribe.packet_id,
+            properties: Properties::EMPTY,
+            codes: &codes,
+        };
+        if let Some(block) = self.reply(key) {
+            encode(&Packet::UnsubAck(unsuback), version, block);
+        }
+    }
+
+    /// One filter of a SUBSCRIBE: its SUBACK code, or the violation that ends the connection.
+    fn subscribe(
+        &mut self,
+        session: SessionKey,
+        raw: &str,
+        options: SubscribeOptions,
+        id: u32,
+    ) -> Result<ReasonCode, Violation> {
+        let parsed = match parse_filter_within(raw, &self.topic_limits) {
+            Ok(parsed) => parsed,
+            Err(FilterError::TooLong | FilterError::TooDeep) => {
+                return Ok(ReasonCode::QuotaExceeded);
+            }
+            Err(_) => return Ok(ReasonCode::TopicFilterInvalid),
+        };
+        let share = parsed.share.map(|name| name.as_str());
+        if share.is_some() && options.no_local {
+            // [MQTT-3.8.3-4]
+            return Err(Violation::new(
+                ReasonCode::ProtocolError,
+                "no-local on a shared subscription",
+            ));
+        }
+        let Some(entry) = self.sessions.get_mut(session.0 as usize) else {
+            return Ok(ReasonCode::UnspecifiedError);
+        };
+        if entry.session.subscriptions.len() >= self.limits.max_subscriptions
+            && !entry.session.subscriptions.iter().any(|known| *known.filter == *raw)
+        {
+            return Ok(ReasonCode::QuotaExceeded);
+        }
+        let replaced = entry.session.subscribe(Subscription { filter: raw.into(), options, id });
+        let subscriber = Subscriber::new(session, &options, id);
+        if self.subscriptions.entry(parsed.filter).add(share, subscriber) {
+            self.stats.subscriptions.add(1);
+            self.update_route(parsed.filter, share);
+        }
+        let wants_retained = share.is_none() // [MQTT-3.8.4-4] (4.8.2)
+            && match options.retain_handling {
+                RetainHandling::Always => true, // [MQTT-3.3.1-9]
+                RetainHandling::IfNew => replaced.is_none(), // [MQTT-3.3.1-10]
+                RetainHandling::Never => false, // [MQTT-3.3.1-11]
+            };
+        if wants_retained {
+            let entry = &mut self.sessions[session.0 as usize];
+            // The same filter again starts over instead of owing everything twice.
+            entry.scans.retain(|scan| *scan.filter != *raw);
+            let filter = parsed.filter.into();
+            entry.scans.push_back(Scan { filter, cursor: ScanCursor::new(), subscriber });
+        }
+        Ok(match options.qos {
+            QoS::AtMostOnce => ReasonCode::Success,
+            QoS::AtLeastOnce => ReasonCode::GrantedQoS1,
+            QoS::ExactlyOnce => ReasonCode::GrantedQoS2,
+        })
+    }
+
+    /// Tells the node's routes what this shard has under a filter now.
+    pub(super) fn update_route(&self, filter: &str, share: Option<&str>) {
+        if self.fabric.shards() == 1 {
+            return; // nobody asks them
+        }
+        let entry = self.subscriptions.get(filter);
+        match share {
+            None if entry.is_some_and(|entry| !entry.plain.is_empty()) => {
+                self.fabric.routes.add(filter, self.id);
+            }
+            None => {
+                self.fabric.routes.remove(filter, self.id);
+            }
+            Some(name) => {
+                let group =
+                    entry.and_then(|entry| entry.groups.iter().find(|group| *group.name == *name));
+                let members = group.map_or(0, |group| group.members.len() as u32);
+                self.fabric.routes.set_group(filter, name, self.id, members);
+            }
+        }
+    }
+
+    /// Sends the next retained messages that the session is owed, as long as its socket keeps up.
+    pub(super) fn continue_scans(&mut self, key: SessionKey, now_ms: u64) {
+        for _ in 0..PAGES_PER_TURN {
+            let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
+            let Some(conn_key) = entry.conn else { return };
+            let Some(conn) = self.conns.get(conn_key.0 as usize) else { return };
+            let queued = entry.session.outgoing.as_ref().map_or(0, |outgoing| outgoing.queued());
+            if conn.outbox.len_bytes() > self.limits.max_outbox_bytes / 2 || queued > 0 {
+                return; // goes on when something was written or acknowledged
+            }
+            let Some(scan) = entry.scans.front_mut() else { return };
+            let subscriber = scan.subscriber;
+            let mut page: SmallVec<[Arc<Message>; SCAN_PAGE]> = SmallVec::new();
+            let fabric = self.fabric.clone();
+            let more = fabric.retained.lock().scan(
+                &scan.filter,
+                &mut scan.cursor,
+                SCAN_PAGE,
+                now_ms,
+                |message| page.push(message.clone()),
+            );
+            if !more {
+                entry.scans.pop_front();
+            }
+            for message in page {
+                self.deliver_retained(key, conn_key, subscriber, message, now_ms);
+            }
+        }
+        // More to look at: come back after the writers had their turn.
+        self.mark_dirty_for_scan(key);
+    }
+
+    fn mark_dirty_for_scan(&mut self, key: SessionKey) {
+        let conn = self.sessions.get(key.0 as usize).and_then(|entry| entry.conn);
+        if let Some(conn) = conn {
+            self.mark_dirty(conn);
+        }
+    }
+
+    fn deliver_retained(
+        &mut self,
+        key: SessionKey,
+        conn_key: ConnKey,
+        to: Subscriber,
+        message: Arc<Message>,
+        now_ms: u64,
+    ) {
+        let ids: SmallVec<[u32; 2]> = (to.id > 0).then_some(to.id).into_iter().collect();
+        let qos = message.qos().min(to.qos());
+        if qos > QoS::AtMostOnce {
+            // Sent because of a subscription: the retain flag is set [MQTT-3.3.1-8].
+            let delivery = Delivery { qos, retain: true, subscription_ids: ids };
+            self.enqueue(key, Queued { message, delivery });
+            self.pump_window(key, now_ms);
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(conn_key.0 as usize) else { return };
+        let max_outbox = self.limits.max_outbox_bytes;
+        let draft = message.draft();
+        let sent = send_qos0(
+            conn, &draft, true, &ids, None, now_ms, max_outbox, &mut self.blocks, &self.stats,
+        );
+        if sent {
+            mark_dirty(&mut self.dirty, conn_key, conn);
+        }
+    }
+}

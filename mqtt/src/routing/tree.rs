@@ -1,0 +1,338 @@
+//! One shard's filters: a map from filter to `T` that can be asked for a topic.
+//!
+//! Filters without wildcards, by far the most, are in one hash table under the whole string: a
+//! topic finds its own with one lookup. Filters with wildcards are in a tree of levels, whose
+//! nodes lie in one arena and whose edges are in one hash table, so that a deep branch costs
+//! neither stack nor a small map per node.
+
+use std::borrow::Cow;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use smallvec::SmallVec;
+
+use super::hash::{SeededHash, hashed_levels};
+use crate::topic::{has_wildcards, levels};
+
+/// A map from topic filter to `T`, owned by one shard.
+///
+/// Filters must be well formed. The most work that one topic can ask for grows with the number
+/// of wildcard filters that agree with it level by level, and with nothing else.
+#[derive(Debug)]
+pub struct FilterTree<T> {
+    hasher: SeededHash,
+    exact: HashTable<Exact<T>>,
+    wild: Arena<T>,
+}
+
+impl<T> FilterTree<T> {
+    /// An empty map; `seed` seeds its hashes.
+    pub fn new(seed: u64) -> Self {
+        Self { hasher: SeededHash::new(seed), exact: HashTable::new(), wild: Arena::new() }
+    }
+
+    /// Number of filters.
+    pub fn len(&self) -> usize {
+        self.exact.len() + self.wild.filters
+    }
+
+    /// Whether there is no filter.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of `filter`, which is put there first if it is missing.
+    pub fn entry(&mut self, filter: &str) -> &mut T
+    where
+        T: Default,
+    {
+        let Self { hasher, exact, wild } = self;
+        if has_wildcards(filter) {
+            return wild.entry(filter, hasher);
+        }
+        let found =
+            exact.entry(hasher.of(filter), |e| *e.filter == *filter, |e| hasher.of(&e.filter));
+        match found {
+            Entry::Occupied(slot) => &mut slot.into_mut().value,
+            Entry::Vacant(slot) => {
+                let new = Exact { filter: filter.into(), value: T::default() };
+                &mut slot.insert(new).into_mut().value
+            }
+        }
+    }
+
+    /// The value of exactly this filter.
+    pub fn get(&self, filter: &str) -> Option<&T> {
+        if has_wildcards(filter) {
+            let node = self.wild.find(filter, &self.hasher)?;
+            return self.wild.node(node).here.as_ref();
+        }
+        Some(&self.exact.find(self.hasher.of(filter), |e| *e.filter == *filter)?.value)
+    }
+
+    /// The value of exactly this filter, to be changed.
+    pub fn get_mut(&mut self, filter: &str) -> Option<&mut T> {
+        if has_wildcards(filter) {
+            let node = self.wild.find(filter, &self.hasher)?;
+            return self.wild.node_mut(node).here.as_mut();
+        }
+        let hash = self.hasher.of(filter);
+        Some(&mut self.exact.find_mut(hash, |e| *e.filter == *filter)?.value)
+    }
+
+    /// Takes a filter out, and the branches that led to nothing else.
+    pub fn remove(&mut self, filter: &str) -> Option<T> {
+        if has_wildcards(filter) {
+            return self.wild.remove(filter, &self.hasher);
+        }
+        let hash = self.hasher.of(filter);
+        let found = self.exact.find_entry(hash, |e| *e.filter == *filter).ok()?;
+        Some(found.remove().0.value)
+    }
+
+    /// Calls `found` for every filter that matches the topic name `topic`, in an order that
+    /// depends on the filters alone.
+    pub fn matches<'s>(&'s self, topic: &str, mut found: impl FnMut(&'s T)) {
+        // An empty table is not asked: the probe would still touch memory.
+        if !self.exact.is_empty()
+            && let Some(e) = self.exact.find(self.hasher.of(topic), |e| *e.filter == *topic)
+        {
+            found(&e.value);
+        }
+        if self.wild.filters > 0 {
+            self.wild.matches(topic, &self.hasher, found);
+        }
+    }
+
+    /// All filters and values, sorted by filter. Gathers and sorts first: for listings, not for
+    /// hot paths.
+    pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &T)> {
+        let exact = self.exact.iter().map(|e| (Cow::Borrowed(&*e.filter), &e.value));
+        let wild = (0..).zip(&self.wild.nodes).filter_map(|(at, node)| {
+            let value = node.here.as_ref()?;
+            Some((Cow::Owned(self.wild.filter_of(at)), value))
+        });
+        let mut all: Vec<_> = exact.chain(wild).collect();
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        all.into_iter()
+    }
+
+    /// Whether no branch is left over.
+    #[cfg(test)]
+    pub(super) fn is_pruned(&self) -> bool {
+        self.wild.edges.is_empty() && self.wild.free.len() + 1 == self.wild.nodes.len()
+    }
+}
+
+/// A filter without wildcards.
+#[derive(Debug)]
+struct Exact<T> {
+    filter: Box<str>,
+    value: T,
+}
+
+const ROOT: u32 = 0;
+const NONE: u32 = u32::MAX;
+
+/// The filters with wildcards.
+#[derive(Debug)]
+struct Arena<T> {
+    nodes: Vec<Node<T>>,
+    /// From (parent, level text) to node, for all levels that are not wildcards.
+    edges: HashTable<u32>,
+    /// Nodes that may be used again.
+    free: Vec<u32>,
+    filters: usize,
+}
+
+/// The end of a filter's first few levels.
+#[derive(Debug)]
+struct Node<T> {
+    parent: u32,
+    /// Node of the same levels and `+`.
+    plus: u32,
+    /// Node of the same levels and `#`; it has no children.
+    multi: u32,
+    /// How many edges lead on from here.
+    literals: u32,
+    /// Empty for wildcards; what they are says the parent.
+    level: Box<str>,
+    /// The value, when a filter ends here.
+    here: Option<T>,
+}
+
+impl<T> Node<T> {
+    fn new(parent: u32, level: &str) -> Self {
+        Self { parent, plus: NONE, multi: NONE, literals: 0, level: level.into(), here: None }
+    }
+
+    fn leads_nowhere(&self) -> bool {
+        self.here.is_none() && self.plus == NONE && self.multi == NONE && self.literals == 0
+    }
+}
+
+impl<T> Arena<T> {
+    fn new() -> Self {
+        let nodes = vec![Node::new(NONE, "")];
+        Self { nodes, edges: HashTable::new(), free: Vec::new(), filters: 0 }
+    }
+
+    fn node(&self, at: u32) -> &Node<T> {
+        &self.nodes[at as usize]
+    }
+
+    fn node_mut(&mut self, at: u32) -> &mut Node<T> {
+        &mut self.nodes[at as usize]
+    }
+
+    fn entry(&mut self, filter: &str, hasher: &SeededHash) -> &mut T
+    where
+        T: Default,
+    {
+        let mut at = ROOT;
+        for level in levels(filter) {
+            at = match self.child(at, level, hasher) {
+                NONE => self.add_child(at, level, hasher),
+                child => child,
+            };
+        }
+        if self.node(at).here.is_none() {
+            self.filters += 1;
+        }
+        self.node_mut(at).here.get_or_insert_default()
+    }
+
+    fn find(&self, filter: &str, hasher: &SeededHash) -> Option<u32> {
+        let mut at = ROOT;
+        for level in levels(filter) {
+            at = self.child(at, level, hasher);
+            if at == NONE {
+                return None;
+            }
+        }
+        Some(at)
+    }
+
+    fn remove(&mut self, filter: &str, hasher: &SeededHash) -> Option<T> {
+        let mut at = self.find(filter, hasher)?;
+        let value = self.node_mut(at).here.take()?;
+        self.filters -= 1;
+        while at != ROOT && self.node(at).leads_nowhere() {
+            let parent = self.node(at).parent;
+            let level = std::mem::take(&mut self.node_mut(at).level);
+            let above = self.node_mut(parent);
+            if above.plus == at {
+                above.plus = NONE;
+            } else if above.multi == at {
+                above.multi = NONE;
+            } else {
+                above.literals -= 1;
+                let hash = edge_hash(parent, hasher.of(&level));
+                if let Ok(edge) = self.edges.find_entry(hash, |&edge| edge == at) {
+                    edge.remove();
+                }
+            }
+            self.free.push(at);
+            at = parent;
+        }
+        Some(value)
+    }
+
+    fn matches<'s>(&'s self, topic: &str, hasher: &SeededHash, mut found: impl FnMut(&'s T)) {
+        let levels = hashed_levels(topic, hasher);
+        // At most one node more than levels waits here: each step down adds two, takes one.
+        let mut waiting = SmallVec::<[(u32, usize); 24]>::new();
+        waiting.push((ROOT, 0));
+        while let Some((at, depth)) = waiting.pop() {
+            let node = self.node(at);
+            // Wildcards in the first level pass over `$` topics [MQTT-4.7.2-1].
+            let wildcards = depth > 0 || !topic.starts_with('$');
+            if wildcards && node.multi != NONE {
+                self.node(node.multi).here.iter().for_each(&mut found);
+            }
+            let Some(level) = levels.get(depth) else {
+                node.here.iter().for_each(&mut found);
+                continue;
+            };
+            if wildcards && node.plus != NONE {
+                waiting.push((node.plus, depth + 1));
+            }
+            if node.literals > 0 {
+                let child = self.literal(at, level.text, level.hash);
+                if child != NONE {
+                    waiting.push((child, depth + 1));
+                }
+            }
+        }
+    }
+
+    fn child(&self, parent: u32, level: &str, hasher: &SeededHash) -> u32 {
+        match level {
+            "+" => self.node(parent).plus,
+            "#" => self.node(parent).multi,
+            _ => self.literal(parent, level, hasher.of(level)),
+        }
+    }
+
+    fn literal(&self, parent: u32, level: &str, level_hash: u64) -> u32 {
+        let is_it = |&edge: &u32| {
+            let node = self.node(edge);
+            node.parent == parent && *node.level == *level
+        };
+        self.edges.find(edge_hash(parent, level_hash), is_it).copied().unwrap_or(NONE)
+    }
+
+    fn add_child(&mut self, parent: u32, level: &str, hasher: &SeededHash) -> u32 {
+        let wildcard = matches!(level, "+" | "#");
+        let new = Node::new(parent, if wildcard { "" } else { level });
+        let at = match self.free.pop() {
+            Some(at) => {
+                *self.node_mut(at) = new;
+                at
+            }
+            None => {
+                // More nodes than u32 counts do not fit into any memory of today.
+                assert!(self.nodes.len() < NONE as usize, "too many filters");
+                self.nodes.push(new);
+                (self.nodes.len() - 1) as u32
+            }
+        };
+        match level {
+            "+" => self.node_mut(parent).plus = at,
+            "#" => self.node_mut(parent).multi = at,
+            _ => {
+                self.node_mut(parent).literals += 1;
+                let nodes = &self.nodes;
+                let rehash = |&edge: &u32| {
+                    let node = &nodes[edge as usize];
+                    edge_hash(node.parent, hasher.of(&node.level))
+                };
+                self.edges.insert_unique(edge_hash(parent, hasher.of(level)), at, rehash);
+            }
+        }
+        at
+    }
+
+    fn filter_of(&self, mut at: u32) -> String {
+        let mut upwards = Vec::new();
+        while at != ROOT {
+            let node = self.node(at);
+            let above = self.node(node.parent);
+            upwards.push(match at {
+                _ if above.plus == at => "+",
+                _ if above.multi == at => "#",
+                _ => &*node.level,
+            });
+            at = node.parent;
+        }
+        upwards.reverse();
+        upwards.join("/")
+    }
+}
+
+fn edge_hash(parent: u32, level_hash: u64) -> u64 {
+    // The table uses the highest and the lowest bits: both must know of both parts.
+    let mixed = (level_hash ^ u64::from(parent).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ (mixed >> 32)
+}

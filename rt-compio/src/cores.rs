@@ -1,0 +1,138 @@
+//! One thread, one executor and one ring per core.
+
+use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use compio::driver::AsyncifyPool;
+use compio::runtime::Runtime;
+use rt_abstract::{Core, Pinning, RunOptions, Scheduler, TaskPanicked, os};
+
+use crate::driver::{self, Driver};
+use crate::{blocking, task};
+
+/// How often an ending core turns its loop, so that the kernel gets done with what is cancelled.
+const LAST_TURNS: usize = 16;
+
+pub(crate) fn run<F, Fut, T>(options: &RunOptions, main: F) -> io::Result<Vec<T>>
+where
+    F: Fn(Core) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
+    if options.cores == 0 {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "a run needs at least one core"));
+    }
+    if options.scheduler != Scheduler::ThreadPerCore {
+        return Err(io::Error::new(
+            ErrorKind::Unsupported,
+            format!("compio knows no {} scheduler: tasks stay on their core", options.scheduler),
+        ));
+    }
+    let driver = driver::choose(options)?;
+    if options.pinning != Pinning::None {
+        blocking::remember_cpus();
+    }
+    let pool = driver::pool(blocking::pool_threads(options.cores));
+    let main = Arc::new(main);
+    let (ready_sender, ready) = mpsc::channel();
+    let mut starts = Vec::new();
+    let mut threads = Vec::new();
+    let mut failure = None;
+    for index in 0..options.cores {
+        let (start_sender, start) = mpsc::channel::<()>();
+        let (options, pool, main) = (options.clone(), pool.clone(), main.clone());
+        let ready = ready_sender.clone();
+        let thread = move || {
+            let runtime = match prepare(&options, driver, pool, index) {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    return None;
+                }
+            };
+            let _ = ready.send(Ok(()));
+            drop(ready);
+            // An error: another core could not start, so none does.
+            start.recv().ok()?;
+            let core = Core { index, count: options.cores };
+            Some(run_core(runtime, move || main(core)))
+        };
+        match thread::Builder::new().name(format!("gearbox-core-{index}")).spawn(thread) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
+        starts.push(start_sender);
+    }
+    drop(ready_sender);
+    while let Ok(result) = ready.recv() {
+        failure = failure.or(result.err());
+    }
+    if failure.is_none() {
+        for start in &starts {
+            let _ = start.send(());
+        }
+    }
+    drop(starts);
+    let mut results = Vec::with_capacity(options.cores);
+    for (index, thread) in threads.into_iter().enumerate() {
+        match thread.join().map_err(task::panicked) {
+            Ok(Some(Ok(result))) => results.push(result),
+            Ok(None) => {}
+            Ok(Some(Err(panic))) | Err(panic) => {
+                failure = failure.or_else(|| Some(main_panicked(index, &panic)));
+            }
+        }
+    }
+    failure.map_or(Ok(results), Err)
+}
+
+fn prepare(
+    options: &RunOptions,
+    driver: Driver,
+    pool: AsyncifyPool,
+    index: usize,
+) -> io::Result<Runtime> {
+    os::pin_thread(&options.pinning, index)?;
+    driver::build(driver, options.ring_entries, pool).map_err(|error| {
+        let text = format!("core {index} has no ring of {} entries: {error}", options.ring_entries);
+        io::Error::new(error.kind(), text)
+    })
+}
+
+fn run_core<F, Fut, T>(runtime: Runtime, main: F) -> Result<T, TaskPanicked>
+where
+    F: FnOnce() -> Fut + 'static,
+    Fut: Future<Output = T> + 'static,
+    T: 'static,
+{
+    // As a task of its own, because compio polls what it blocks on in every turn of the loop.
+    let result =
+        runtime.block_on(async { task::spawn_uncounted(async move { main().await }).await });
+    end(&runtime);
+    result
+}
+
+/// Drops the tasks that are left and lets the kernel finish with their buffers.
+///
+/// Dropping the runtime alone would close the ring and free the buffers at once, while the kernel
+/// takes back what is pending only some time after the close.
+fn end(runtime: &Runtime) {
+    struct Ended;
+    // compio drops all tasks, on a runtime that lives on, only when what it blocks on panics.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(async { resume_unwind(Box::new(Ended)) })
+    }));
+    for _ in 0..LAST_TURNS {
+        runtime.poll_with(Some(Duration::ZERO));
+    }
+}
+
+fn main_panicked(index: usize, panic: &TaskPanicked) -> io::Error {
+    io::Error::other(format!("main of core {index}: {panic}"))
+}

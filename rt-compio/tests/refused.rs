@@ -1,0 +1,91 @@
+//! Where io_uring is refused: the fallback is chosen by itself and says why.
+//!
+//! A seccomp filter cannot be taken off again, so each case runs in a child process: this very
+//! test binary, asked for one test and told by a variable to play the child.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+
+use rt_abstract::{
+    Address, AsyncRead, AsyncWrite, Closer, Listener, RunOptions, Runtime, Stream, bind,
+};
+use rt_compio::Compio;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+const CHILD: &str = "RT_COMPIO_REFUSED_CHILD";
+/// `io_uring_setup`, the same number on all architectures.
+const IO_URING_SETUP: i64 = 425;
+const EPERM: u32 = 1;
+
+#[test]
+fn falls_back_with_a_reason() {
+    refused("falls_back_with_a_reason", || {
+        let probe = Compio::probe();
+        assert_eq!(probe.driver, "epoll");
+        assert!(probe.completion, "the backend could, were it allowed");
+        let reason = probe.fallback_reason.expect("a fallback has a reason");
+        assert!(reason.contains("seccomp"), "{reason}");
+        let options = RunOptions { cores: 2, ..RunOptions::default() };
+        let echoed = Compio::run_cores(&options, |_| echo()).expect("runs without io_uring");
+        assert_eq!(echoed, [true, true]);
+    });
+}
+
+#[test]
+fn a_required_ring_is_an_error() {
+    refused("a_required_ring_is_an_error", || {
+        let options = RunOptions { require_io_uring: true, ..RunOptions::default() };
+        let error = Compio::run_cores(&options, |_| async {}).expect_err("io_uring is refused");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let text = error.to_string();
+        assert!(text.contains("required") && text.contains("seccomp"), "{text}");
+    });
+}
+
+/// Runs `child` in a process whose `io_uring_setup` fails with EPERM.
+fn refused(test: &str, child: impl FnOnce()) {
+    if std::env::var_os(CHILD).is_some() {
+        refuse_io_uring();
+        child();
+        return;
+    }
+    let output = Command::new(std::env::current_exe().expect("the test binary"))
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("the child starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the child failed:\n{said}");
+}
+
+fn refuse_io_uring() {
+    let arch = std::env::consts::ARCH.try_into().expect("an architecture with seccomp");
+    let filter = SeccompFilter::new(
+        [(IO_URING_SETUP, Vec::new())].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(EPERM),
+        arch,
+    );
+    let program: BpfProgram = filter.expect("a filter").try_into().expect("a program");
+    seccompiler::apply_filter_all_threads(&program).expect("the kernel takes it");
+}
+
+async fn echo() -> bool {
+    let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let mut listener = Compio::listener(bind(&address, 16).expect("bind")).expect("listener");
+    let address = listener.local_address().expect("address");
+    let server = Compio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accept");
+        let (result, buf) = stream.read_lazy(|| Vec::with_capacity(64), drop).await;
+        result.expect("read");
+        stream.write_all(buf.expect("a buffer")).await.0.expect("write");
+        stream.closer().kill();
+    });
+    let mut stream = Compio::connect(&address).await.expect("connect");
+    stream.write_all(&b"over epoll"[..]).await.0.expect("write");
+    let (result, buf) = stream.read(Vec::with_capacity(64)).await;
+    result.expect("read");
+    server.await.expect("server");
+    buf == b"over epoll"
+}

@@ -1,0 +1,163 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use rt_abstract::Address;
+
+use crate::backend::Backend;
+use crate::config::{AdminAddr, Listener, MAX_SHARDS, SchedulerName, Settings};
+
+/// An MQTT broker that runs on tokio, monoio or compio.
+#[derive(Debug, Parser)]
+#[command(name = "gearbox", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the broker
+    Serve(ServeArgs),
+    /// List the backends and what each can do on this machine
+    Runtimes,
+    /// Check or show the configuration
+    Config {
+        /// Which of the two.
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say whether the configuration is correct
+    Check(ConfigArgs),
+    /// Print the configuration that applies: defaults, file and environment
+    Show(ConfigArgs),
+}
+
+/// Which configuration.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// TOML file; gearbox.example.toml describes every key
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Flags of `gearbox serve`; each overrides its key of the file.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The file.
+    #[command(flatten)]
+    pub file: ConfigArgs,
+    /// Backend [default: the best one here, see `gearbox runtimes`]
+    #[arg(long, value_name = "NAME")]
+    pub runtime: Option<Backend>,
+    /// How tokio places tasks on threads [default: thread-per-core]
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<SchedulerName>,
+    /// Number of shards, 1 to 64 [default: one per available CPU]
+    #[arg(long, value_name = "N", value_parser = shards)]
+    pub shards: Option<usize>,
+    /// Address for MQTT clients, IP:PORT or unix:PATH; may be repeated [default: 127.0.0.1:1883]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Vec<Address>,
+    /// Address for health and metrics, or off [default: 127.0.0.1:9883]
+    #[arg(long, value_name = "ADDR|off")]
+    pub admin: Option<AdminAddr>,
+    /// Data directory [default: ./gearbox-data]
+    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    pub data_dir: Option<PathBuf>,
+    /// Keep everything in memory, touch no directory
+    #[arg(long)]
+    pub ephemeral: bool,
+}
+
+impl ServeArgs {
+    /// Puts the flags that were given over `settings`.
+    pub fn apply(&self, settings: &mut Settings) {
+        if let Some(backend) = self.runtime {
+            settings.runtime.backend = backend.into();
+        }
+        if let Some(scheduler) = self.scheduler {
+            settings.runtime.scheduler = scheduler;
+        }
+        if let Some(shards) = self.shards {
+            settings.runtime.shards = shards;
+        }
+        if !self.listen.is_empty() {
+            settings.listeners.0 = self.listen.iter().cloned().map(Listener::at).collect();
+        }
+        if let Some(admin) = &self.admin {
+            settings.admin.address = admin.clone();
+        }
+        if let Some(dir) = &self.data_dir {
+            settings.data.dir = dir.clone();
+            settings.data.ephemeral = false;
+        }
+        if self.ephemeral {
+            settings.data.ephemeral = true;
+        }
+    }
+}
+
+fn shards(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(shards) if (1..=MAX_SHARDS).contains(&shards) => Ok(shards),
+        _ => Err(format!("must be a number from 1 to {MAX_SHARDS}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn settings(args: &[&str]) -> Settings {
+        let cli = Cli::try_parse_from([&["gearbox", "serve"], args].concat()).unwrap();
+        let Command::Serve(args) = cli.command else { panic!("not serve") };
+        let mut settings = Settings::default();
+        args.apply(&mut settings);
+        settings
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_override() {
+        assert_eq!(settings(&[]), Settings::default());
+        let settings = settings(&[
+            "--runtime=compio",
+            "--scheduler=work-stealing",
+            "--shards=7",
+            "--listen=[::1]:1",
+            "--listen=unix:/x",
+            "--admin=off",
+            "--data-dir=/y",
+        ]);
+        assert_eq!(settings.runtime.backend, Backend::Compio.into());
+        assert_eq!(settings.runtime.scheduler, SchedulerName::WorkStealing);
+        assert_eq!(settings.runtime.shards, 7);
+        assert_eq!(settings.listeners.0.len(), 2);
+        assert_eq!(settings.admin.address, AdminAddr(None));
+        assert_eq!(settings.data.dir, PathBuf::from("/y"));
+    }
+
+    #[test]
+    fn wrong_flags_are_refused() {
+        for flag in ["--shards=0", "--shards=65", "--listen=localhost", "--runtime=x", "--nope"] {
+            assert!(Cli::try_parse_from(["gearbox", "serve", flag]).is_err(), "{flag}");
+        }
+        assert!(
+            Cli::try_parse_from(["gearbox", "serve", "--ephemeral", "--data-dir", "x"]).is_err()
+        );
+    }
+}

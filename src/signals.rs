@@ -1,0 +1,45 @@
+//! SIGTERM and SIGINT: the first drains, the second ends at once.
+
+use std::io;
+use std::time::Duration;
+
+use rt_abstract::Shutdown;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
+
+/// Watches for signals on a thread of its own, for the life of the process. A drain that takes
+/// longer than `drain_limit` is given up with exit code 1.
+pub fn watch(shutdown: Shutdown, drain_limit: Duration) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let name = || std::thread::Builder::new().name("signals".into());
+    name().spawn(move || {
+        let mut draining = false;
+        for signal in signals.forever() {
+            if draining {
+                low_level::exit(128 + signal);
+            }
+            draining = true;
+            tracing::info!("{}: draining, a second signal ends at once", signal_name(signal));
+            shutdown.trigger();
+            give_up_after(drain_limit);
+        }
+    })?;
+    Ok(())
+}
+
+fn give_up_after(limit: Duration) {
+    let thread = std::thread::Builder::new().name("drain-limit".into());
+    let spawned = thread.spawn(move || {
+        std::thread::sleep(limit);
+        tracing::error!("not drained after {} s, giving up", limit.as_secs());
+        low_level::exit(1);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!("the drain has no time limit: {error}");
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    low_level::signal_name(signal).unwrap_or("signal")
+}

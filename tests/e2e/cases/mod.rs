@@ -1,0 +1,28 @@
+//! The cases, one file per client or concern.
+
+mod bad_input;
+mod conformance;
+mod hostile;
+mod lifecycle;
+mod metrics;
+mod mosquitto;
+mod paho;
+mod rumqtt;
+
+use crate::Case;
+
+/// All cases, the long ones first.
+pub fn all() -> impl Iterator<Item = &'static Case> {
+    [
+        conformance::CASES,
+        bad_input::CASES,
+        hostile::CASES,
+        lifecycle::CASES,
+        rumqtt::CASES,
+        mosquitto::CASES,
+        paho::CASES,
+        metrics::CASES,
+    ]
+    .into_iter()
+    .flatten()
+}
