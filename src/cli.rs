@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use broker_core::MAX_SHARDS;
 use clap::{Args, Parser, Subcommand};
 use rt_abstract::Address;
 
 use crate::backend::Backend;
-use crate::config::{AdminAddr, Listener, MAX_SHARDS, SchedulerName, Settings};
+use crate::config::{AdminAddr, Listener, SchedulerName, Settings};
 
 /// An MQTT broker that runs on tokio, monoio or compio.
 #[derive(Debug, Parser)]

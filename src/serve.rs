@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker_core::Node;
-use rt_abstract::{Address, Core, Pinning, Probe, RunOptions, Runtime, Scheduler, Shutdown};
+use rt_abstract::{
+    Address, Core, Pinning, Probe, RunOptions, Runtime, Scheduler, Shutdown, bound_address,
+    remove_socket_file,
+};
 use tracing::{info, warn};
 
 use crate::backend::{self, Backend, Visit};
@@ -78,6 +81,7 @@ impl Visit for Run {
             started_ms: R::wall_clock_ms(),
         };
         let ready_line = ready_line(&info, options.cores, &node, admin.as_ref());
+        let admin_address = admin.as_ref().map(|(_, address)| address.clone());
         let assembly = Arc::new(Assembly {
             node,
             info,
@@ -89,6 +93,9 @@ impl Visit for Run {
         });
         let results = R::run_cores(&options, move |core| shard::<R>(assembly.clone(), core))
             .map_err(|error| format!("cannot run on {}: {error}", R::NAME))?;
+        if let Some(address) = admin_address {
+            remove_socket_file(&address);
+        }
         results.into_iter().collect::<Result<Vec<()>, _>>()?;
         info!("stopped");
         Ok(())
@@ -200,18 +207,10 @@ fn driver(probe: &Probe, settings: &Settings) -> &'static str {
 }
 
 fn bind_admin(address: &Address) -> Result<(OwnedFd, Address), String> {
-    let bound = || -> io::Result<_> {
-        let fd = rt_abstract::bind(address, ADMIN_BACKLOG)?;
-        match address {
-            Address::Unix(_) => Ok((fd, address.clone())),
-            Address::Tcp(_) => {
-                let listener = std::net::TcpListener::from(fd);
-                let address = Address::Tcp(listener.local_addr()?);
-                Ok((listener.into(), address))
-            }
-        }
-    };
-    bound().map_err(|error| format!("cannot listen on {address} (admin): {error}"))
+    rt_abstract::bind(address, ADMIN_BACKLOG)
+        .and_then(|fd| Ok((bound_address(&fd)?, fd)))
+        .map(|(address, fd)| (fd, address))
+        .map_err(|error| format!("cannot listen on {address} (admin): {error}"))
 }
 
 const ADMIN_BACKLOG: i32 = 128;

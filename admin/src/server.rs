@@ -53,7 +53,7 @@ pub async fn serve<R: Runtime>(
         let mut stopping = pin!(stop.wait());
         let mut stopped = false;
         // The pending accept is not dropped: killing the listener ends it.
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             if !stopped && stopping.as_mut().poll(cx).is_ready() {
                 stopped = true;
                 closer.kill();

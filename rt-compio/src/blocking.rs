@@ -26,12 +26,12 @@ pub(crate) const fn pool_threads(cores: usize) -> usize {
 }
 
 /// Runs `f` on the pool. It starts at once and runs to its end whether or not anybody waits.
-pub(crate) async fn run<F, T>(f: F) -> Result<T, TaskPanicked>
+pub(crate) fn run<F, T>(f: F) -> impl Future<Output = Result<T, TaskPanicked>>
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    spawn_uncounted(async move {
+    let task = spawn_uncounted(async move {
         let _permit = permit().await;
         let op = Asyncify::new(move || {
             leave_core();
@@ -39,9 +39,8 @@ where
         });
         let BufResult(_, op) = compio::runtime::submit(op).await;
         op.into_inner().map_err(panicked)
-    })
-    .await
-    .flatten()
+    });
+    async move { task.await.flatten() }
 }
 
 /// A place among the blocking calls of this core.

@@ -58,7 +58,9 @@ impl<B: IoBufMut> Spare<B> {
         let (len, capacity) = (self.0.len(), self.0.capacity());
         // SAFETY: IoBufMut promises `capacity` writable bytes, so this range is part of them; it
         // is borrowed as long as the buffer is.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().add(len).cast(), capacity - len) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().add(len).cast(), capacity - len)
+        }
     }
 }
 

@@ -70,10 +70,15 @@ where
         starts.push(start_sender);
     }
     drop(ready_sender);
+    let mut prepared = 0;
     while let Ok(result) = ready.recv() {
-        failure = failure.or(result.err());
+        match result {
+            Ok(()) => prepared += 1,
+            Err(error) => failure = failure.or(Some(error)),
+        }
     }
-    if failure.is_none() {
+    // All or none: cores that run wait for each other's messages.
+    if prepared == options.cores {
         for start in &starts {
             let _ = start.send(());
         }
@@ -83,9 +88,10 @@ where
     for (index, thread) in threads.into_iter().enumerate() {
         match thread.join().map_err(task::panicked) {
             Ok(Some(Ok(result))) => results.push(result),
-            Ok(None) => {}
+            Ok(None) => {} // was not started
             Ok(Some(Err(panic))) | Err(panic) => {
-                failure = failure.or_else(|| Some(main_panicked(index, &panic)));
+                let error = io::Error::other(format!("main of core {index}: {panic}"));
+                failure = failure.or(Some(error));
             }
         }
     }
@@ -131,8 +137,4 @@ fn end(runtime: &Runtime) {
     for _ in 0..LAST_TURNS {
         runtime.poll_with(Some(Duration::ZERO));
     }
-}
-
-fn main_panicked(index: usize, panic: &TaskPanicked) -> io::Error {
-    io::Error::other(format!("main of core {index}: {panic}"))
 }

@@ -92,14 +92,7 @@ fn builder(driver: Driver, entries: u32) -> ProactorBuilder {
         Driver::IoUring(flags) => {
             builder.driver_type(DriverType::IoUring);
             match flags {
-                RingFlags::Deferred => match std::env::var("FL").as_deref() {
-                    Ok("dt") => builder.single_issuer(true).defer_taskrun(true).taskrun_flag(true),
-                    Ok("ct") => builder.coop_taskrun(true).taskrun_flag(true),
-                    Ok("c") => builder.coop_taskrun(true),
-                    Ok("sct") => builder.single_issuer(true).coop_taskrun(true).taskrun_flag(true),
-                    Ok("p") => &mut builder,
-                    _ => builder.single_issuer(true).defer_taskrun(true),
-                },
+                RingFlags::Deferred => builder.single_issuer(true).defer_taskrun(true),
                 RingFlags::Cooperative => builder.coop_taskrun(true),
                 RingFlags::Plain => &mut builder,
             };

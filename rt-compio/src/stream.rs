@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use compio::BufResult;
 use compio::buf::IntoInner;
-use compio::driver::op::{Connect, Interest, PollOnce, Recv, RecvFlags, Send, SendFlags, SendVectored};
+use compio::driver::op::{
+    Connect, Interest, PollOnce, Recv, RecvFlags, Send, SendFlags, SendVectored,
+};
 use compio::runtime::submit;
 use rt_abstract::{Address, AsyncRead, AsyncWrite, BufResult as Outcome, IoBuf, IoBufMut};
 use rustix::io::Errno;
@@ -193,13 +195,23 @@ async fn read<B: IoBufMut>(fd: &Shared, buf: B) -> Outcome<usize, B> {
         Err(buf) => return (Err(no_room()), buf),
     };
     loop {
-        let op = Recv::new(fd.clone(), spare, RecvFlags::empty());
-        let BufResult(result, op) = submit(op).await;
-        spare = op.into_inner();
+        let result;
+        if is_polling() {
+            // compio's operation would complete without a turn of the loop while bytes are there:
+            // a peer that never stops sending could keep the core to itself.
+            result = match readable(fd).await {
+                Ok(()) => receive(fd, &mut spare),
+                Err(error) => Err(error),
+            };
+        } else {
+            let op = Recv::new(fd.clone(), spare, RecvFlags::empty());
+            let op = submit(op).await;
+            (result, spare) = (op.0, op.1.into_inner());
+        }
         match result {
             // SAFETY: the kernel reported that it wrote `count` bytes there.
             Ok(count) => return (Ok(count), unsafe { spare.filled(count) }),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if came_to_nothing(&error) => {}
             Err(error) => return (Err(error), spare.into_inner()),
         }
     }
@@ -218,24 +230,19 @@ async fn read_lazy<B: IoBufMut>(
             Ok(spare) => spare,
             Err(buf) => return (Err(no_room()), Some(buf)),
         };
-        if RING.with(|r| *r) {
-            let op = Recv::new(fd.clone(), spare, RecvFlags::DONTWAIT);
-            let BufResult(result, op) = submit(op).await;
-            let spare = op.into_inner();
-            match result {
-                Ok(count) => return (Ok(count), Some(unsafe { spare.filled(count) })),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => { put(spare.into_inner()); continue }
-                Err(error) => return (Err(error), Some(spare.into_inner())),
-            }
-        }
-        let received = rustix::net::recv(fd, spare.as_uninit(), RecvFlags::DONTWAIT);
-        match received.map(|(_, count)| count) {
+        match receive(fd, &mut spare) {
             // SAFETY: the kernel reported that it wrote `count` bytes there.
             Ok(count) => return (Ok(count), Some(unsafe { spare.filled(count) })),
-            Err(Errno::AGAIN | Errno::INTR) => put(spare.into_inner()),
-            Err(error) => return (Err(error.into()), Some(spare.into_inner())),
+            Err(error) if came_to_nothing(&error) => put(spare.into_inner()),
+            Err(error) => return (Err(error), Some(spare.into_inner())),
         }
     }
+}
+
+/// Takes what is there.
+fn receive<B: IoBufMut>(fd: &Shared, spare: &mut Spare<B>) -> io::Result<usize> {
+    let (_, count) = rustix::net::recv(fd, spare.as_uninit(), RecvFlags::DONTWAIT)?;
+    Ok(count)
 }
 
 async fn send<B: IoBuf>(fd: &Shared, mut rest: Rest<B>) -> Outcome<usize, Rest<B>> {
@@ -277,4 +284,6 @@ fn is_interrupted(result: &io::Result<usize>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)
 }
 
-thread_local!{ static RING: bool = std::env::var("RING").is_ok(); }
+fn came_to_nothing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

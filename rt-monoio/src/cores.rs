@@ -35,7 +35,7 @@ where
         let core = Core { index, count: options.cores };
         let (main, gate) = (main.clone(), gate.clone());
         let (options, report) = (options.clone(), report.clone());
-        let run = move || run_core(core, &options, plan, &report, &gate, &*main);
+        let run = move || run_core(core, &options, plan, report, &gate, &*main);
         match thread::Builder::new().name(format!("gearbox-core-{index}")).spawn(run) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
@@ -88,7 +88,7 @@ fn run_core<F, Fut, T>(
     core: Core,
     options: &RunOptions,
     plan: Plan,
-    report: &Sender<io::Result<()>>,
+    report: Sender<io::Result<()>>,
     gate: &Gate,
     main: &F,
 ) -> Option<Result<T, TaskPanicked>>
@@ -96,26 +96,27 @@ where
     F: Fn(Core) -> Fut,
     Fut: Future<Output = T>,
 {
-    let prepared = prepare(core, options, plan);
-    let (runtime, outcome) = match prepared {
+    let (prepared, outcome) = match prepare(core, options, plan) {
         Ok(prepared) => (Some(prepared), Ok(())),
         Err(error) => (None, Err(error)),
     };
     // Nobody listens only if the caller's thread is gone, and then the gate stays shut as well.
     let _ = report.send(outcome);
-    if !gate.wait() {
-        return None;
-    }
-    let (mut runtime, turns) = runtime?;
+    drop(report);
+    let go = gate.wait();
+    let (mut runtime, turns) = prepared?;
     let result = runtime.block_on(async {
-        let result = task::run_main(|| main(core)).await;
+        let result = match go {
+            true => Some(task::run_main(|| main(core)).await),
+            false => None,
+        };
         turns.remove().await;
         result
     });
     if !task::settled() {
         std::mem::forget(runtime);
     }
-    Some(result)
+    result
 }
 
 fn prepare(core: Core, options: &RunOptions, plan: Plan) -> io::Result<(Built, TurnGuard)> {

@@ -128,10 +128,19 @@ fn try_ring() -> Result<Setup, String> {
     for setup in Setup::ALL {
         match setup.builder(None).build(TRIAL_ENTRIES) {
             Ok(ring) => return check_operations(&ring).map(|()| setup),
-            Err(error) => refusal = format!("io_uring_setup failed: {error}"),
+            Err(error) => refusal = refused(&error),
         }
     }
     Err(refusal)
+}
+
+fn refused(error: &io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::EPERM) => ": a seccomp profile or kernel.io_uring_disabled forbids it",
+        Some(libc::ENOSYS) => ": this kernel has none, or a seccomp profile hides it",
+        _ => "",
+    };
+    format!("io_uring_setup failed: {error}{hint}")
 }
 
 fn check_operations(ring: &IoUring) -> Result<(), String> {

@@ -3,13 +3,15 @@
 
 use std::cell::Cell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 
 use monoio::net::{TcpListener, TcpStream, UnixListener};
 use rt_abstract::{Address, Peer};
-use rustix::io::{Errno, FdFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{DupFlags, Errno, FdFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags};
 use socket2::SockRef;
 
@@ -138,6 +140,22 @@ impl Shared {
         };
         // SAFETY: the listener keeps the descriptor open for as long as `self` lives.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl Drop for Shared {
+    /// On io_uring monoio only queues the close, and until the next turn the socket would go on
+    /// listening: who binds its address again now would find it in use. So the descriptor is put
+    /// on something harmless first, which closes the socket at once.
+    fn drop(&mut self) {
+        if !driver::on_ring() {
+            return;
+        }
+        let Ok(harmless) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
+        // SAFETY: the descriptor is open, and stays the listener's: it is not closed here.
+        let mut fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd().as_raw_fd()) });
+        // If it fails, the queued close does it a little later.
+        let _ = rustix::io::dup3(&harmless, &mut fd, DupFlags::CLOEXEC);
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Settings, Lines), ConfigE
         let at = error.span().unwrap_or_default();
         let path = spans
             .iter()
+            .rev() // of two with the same span, the inner one came later
             .filter(|(_, span)| span.start <= at.start && at.end <= span.end)
             .min_by_key(|(_, span)| span.len())
             .map_or("", |(path, _)| path);
@@ -72,7 +73,9 @@ fn walk(
             let message = unknown(what, name, known.keys());
             return Err((key.span().start, path, message));
         };
-        spans.push((path.clone(), key.span().start..value.span().end.max(key.span().end)));
+        // The span of a `[section]` is its header, which begins before the key in it.
+        let (key, whole) = (key.span(), value.span());
+        spans.push((path.clone(), key.start.min(whole.start)..key.end.max(whole.end)));
         match value.get_ref() {
             DeValue::Table(table) => walk(table, inner, &path, spans)?,
             DeValue::Array(array) => {

@@ -12,7 +12,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 pub use settings::{
-    AdminAddr, BackendChoice, Listener, LogFormat, MAX_SHARDS, SchedulerName, Settings,
+    AdminAddr, BackendChoice, Listener, LogFormat, SchedulerName, Settings,
 };
 
 /// What is wrong with the configuration, where it stands and which key it is.
@@ -126,7 +126,7 @@ mod tests {
         let broker = Settings::default().broker();
         assert_eq!(broker.limits, broker_core::config::Limits::default());
         assert_eq!(broker.listeners, broker_core::Config::default().listeners);
-        assert!((1..=MAX_SHARDS).contains(&Settings::default().shard_count()));
+        assert!((1..=broker_core::MAX_SHARDS).contains(&Settings::default().shard_count()));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use broker_core::MAX_SHARDS;
 use broker_core::config::{Limits, ListenerConfig, QueueFull};
 use rt_abstract::{Address, Pinning, Scheduler};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
@@ -15,8 +16,6 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::backend::Backend;
 
-/// Most shards that a node runs.
-pub const MAX_SHARDS: usize = 64;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

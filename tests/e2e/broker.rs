@@ -61,11 +61,12 @@ impl Broker {
             }
             let value = |key: &str| {
                 let (_, rest) = line.split_once(&format!(" {key}="))?;
-                rest.split([' ', ',']).next()?.parse().ok()
+                rest.split([' ', ',']).next()
             };
-            let runtime = line.split_once(" runtime=").map(|(_, rest)| rest).unwrap_or_default();
-            assert!(runtime.starts_with(column.runtime), "wrong runtime: {line}");
-            Some((value("mqtt")?, value("admin")?))
+            assert_eq!(value("runtime"), Some(column.runtime), "{line}");
+            assert_eq!(value("scheduler"), Some(column.scheduler), "{line}");
+            assert!(!column.fallback || value("driver") == Some("epoll"), "{line}");
+            Some((value("mqtt")?.parse().ok()?, value("admin")?.parse().ok()?))
         });
         Self { mqtt, admin, process, _folder: folder }
     }

@@ -1,6 +1,6 @@
 //! The columns of the comparison, and which of them the given programs can run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// One way to run the broker.
@@ -73,8 +73,11 @@ pub fn discover() -> Found {
             if kind(&runtimes) != build {
                 return Err(format!("{place} is not the build that {variable} asks for"));
             }
-            if !runtimes.contains(&runtime) {
+            let Some((_, driver)) = runtimes.iter().find(|(name, _)| name == runtime) else {
                 return Err(format!("{place} was built without {runtime}"));
+            };
+            if !fallback && runtime != "tokio" && driver != "io_uring" {
+                eprintln!("NOTE: column {name} runs on {driver} here: io_uring is refused");
             }
             Ok(program)
         });
@@ -88,8 +91,8 @@ pub fn discover() -> Found {
     found
 }
 
-/// The runtimes that `program` says it was built with.
-fn compiled_in(program: &PathBuf) -> Result<Vec<&'static str>, String> {
+/// The runtimes that `program` says it was built with, each with its driver on this machine.
+fn compiled_in(program: &Path) -> Result<Vec<(String, String)>, String> {
     let output = Command::new(program)
         .arg("runtimes")
         .output()
@@ -97,15 +100,16 @@ fn compiled_in(program: &PathBuf) -> Result<Vec<&'static str>, String> {
     if !output.status.success() {
         return Err(format!("`{} runtimes` ended with {}", program.display(), output.status));
     }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(["tokio", "monoio", "compio"].into_iter().filter(|name| built_in(&text, name)).collect())
+    // A row is: name, "yes" or "no", driver, and more that is of no matter here.
+    let row = |row: &str| {
+        let mut words = row.split_whitespace().map(str::to_owned);
+        let (name, built_in, driver) = (words.next()?, words.next()?, words.next()?);
+        (built_in == "yes").then_some((name, driver))
+    };
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(row).collect())
 }
 
-/// Whether the table has a row of the runtime that says it is built in.
-fn built_in(table: &str, name: &str) -> bool {
-    table.lines().any(|row| row.split_whitespace().take(2).eq([name, "yes"]))
-}
-
-fn kind(runtimes: &[&str]) -> Build {
-    if runtimes.iter().any(|name| *name != "tokio") { Build::All } else { Build::TokioAlone }
+fn kind(runtimes: &[(String, String)]) -> Build {
+    let alone = runtimes.iter().all(|(name, _)| name == "tokio");
+    if alone { Build::TokioAlone } else { Build::All }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Lines kept of a child's output, to be shown when its test fails.
 const LOG_LINES: usize = 300;
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// Waits for the end of the process by itself; gives its status and the lines not yet taken.
-    pub fn finish(&mut self, within: std::time::Duration) -> (ExitStatus, Vec<String>) {
+    pub fn finish(&mut self, within: Duration) -> (ExitStatus, Vec<String>) {
         let deadline = Instant::now() + within;
         let mut rest = Vec::new();
         // Standard output closes when the child ends, which spares polling for most of the wait.
@@ -88,7 +88,7 @@ impl Process {
                 return (status, rest);
             }
             assert!(Instant::now() < deadline, "{}: still running after {within:?}", self.name);
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -117,8 +117,10 @@ impl Drop for Process {
         // A waiting reader would block on a full channel: close it first.
         let (_, closed) = sync_channel(0);
         drop(std::mem::replace(&mut self.lines, closed));
-        for reader in self.readers.drain(..) {
-            let _ = reader.join();
+        // The pipes close with the child, unless it left children of its own: bounded, then.
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
         if std::thread::panicking() {
             let log = self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -29,7 +29,7 @@ struct Node<V> {
 enum Slot<V> {
     Entry {
         hash: u64,
-        key: Arc<str>,
+        key: Key,
         value: V,
     },
     /// Holds at least two entries.
@@ -61,7 +61,7 @@ impl<V: Clone + Default> Hamt<V> {
             match &node.slots[at] {
                 Slot::Branch(below) => node = below,
                 Slot::Entry { hash: h, key: k, value } => {
-                    return (*h == hash && **k == *key).then_some(value);
+                    return (*h == hash && k.is(key)).then_some(value);
                 }
             }
             shift += BITS;
@@ -108,8 +108,7 @@ impl<V: Clone + Default> Node<V> {
                 if self.bitmap & bit == 0 { Err(at) } else { Ok(at) }
             }
             None => {
-                let same =
-                    |slot: &Slot<V>| matches!(slot, Slot::Entry { key: k, .. } if **k == *key);
+                let same = |slot: &Slot<V>| matches!(slot, Slot::Entry { key: k, .. } if k.is(key));
                 self.slots.iter().position(same).ok_or(self.slots.len())
             }
         }
@@ -118,7 +117,7 @@ impl<V: Clone + Default> Node<V> {
     fn entry(&mut self, shift: u32, hash: u64, key: &str) -> &mut V {
         let place = self.place(shift, hash, key);
         if let Err(at) = place {
-            let new = Slot::Entry { hash, key: key.into(), value: V::default() };
+            let new = Slot::Entry { hash, key: Key::new(key), value: V::default() };
             let (before, after) = self.slots.split_at(at);
             let before = before.iter().cloned().chain(std::iter::once(new));
             self.slots = before.chain(after.iter().cloned()).collect();
@@ -127,7 +126,7 @@ impl<V: Clone + Default> Node<V> {
         let (Ok(at) | Err(at)) = place;
         let slot = &mut Arc::make_mut(&mut self.slots)[at];
         if let Slot::Entry { hash: other, key: k, .. } = slot
-            && (*other != hash || **k != *key)
+            && (*other != hash || !k.is(key))
         {
             let other = *other;
             *slot = Slot::Branch(Self::single(shift + BITS, other, slot.clone()));
@@ -167,6 +166,34 @@ impl<V: Clone + Default> Node<V> {
     }
 }
 
+/// A key. A short one lies in the slot itself: no memory of its own to read or to count
+/// references in, and most levels of topics are short.
+#[derive(Clone, Debug)]
+enum Key {
+    Short { len: u8, bytes: [u8; SHORT_BYTES] },
+    Long(Arc<str>),
+}
+
+const SHORT_BYTES: usize = 22;
+
+impl Key {
+    fn new(key: &str) -> Self {
+        if key.len() > SHORT_BYTES {
+            return Self::Long(key.into());
+        }
+        let mut bytes = [0; SHORT_BYTES];
+        bytes[..key.len()].copy_from_slice(key.as_bytes());
+        Self::Short { len: key.len() as u8, bytes }
+    }
+
+    fn is(&self, key: &str) -> bool {
+        match self {
+            Self::Short { len, bytes } => bytes[..usize::from(*len)] == *key.as_bytes(),
+            Self::Long(long) => **long == *key,
+        }
+    }
+}
+
 /// The slot of `hash` in a node, as a bit; `None` when the whole hash is used up.
 fn bit(shift: u32, hash: u64) -> Option<u16> {
     Some(1 << (hash.checked_shr(shift)? & MASK))
@@ -182,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_entry_costs_no_more_than_its_fields() {
-        assert_eq!(size_of::<Slot<[u64; 2]>>(), 40);
+        assert_eq!(size_of::<Slot<[u64; 2]>>(), 48);
     }
 
     #[derive(Clone, Debug)]

@@ -174,9 +174,9 @@ fn put_connect(out: &mut Vec<u8>, connect: &Connect<'_>) {
     out.push(
         u8::from(connect.username.is_some()) << 7
             | u8::from(connect.password.is_some()) << 6
-            | connect.will.map_or(0, |will| {
-                u8::from(will.retain) << 5 | (will.qos as u8) << 3 | 0b100
-            })
+            | connect
+                .will
+                .map_or(0, |will| u8::from(will.retain) << 5 | (will.qos as u8) << 3 | 0b100)
             | u8::from(connect.clean_start) << 1,
     );
     put_u16(out, connect.keep_alive_s);

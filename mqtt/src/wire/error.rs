@@ -116,7 +116,7 @@ violations! {
     /// No Local in a shared subscription.
     NoLocalOnShared = "no local on a shared subscription", ProtocolError, "MQTT-3.8.3-4";
     /// A SUBACK, or a version 5 UNSUBACK, without codes.
-    NoAckCodes = "acknowledgement without reason codes", ProtocolError, "MQTT-3.8.4-5";
+    NoAckCodes = "acknowledgement without reason codes", ProtocolError, "MQTT-3.8.4-6";
 
     // Properties.
     /// A property identifier without a meaning.
@@ -150,7 +150,9 @@ impl DecodeError {
     /// violation that those versions answer; all others only close the connection.
     pub const fn v3_connack(self) -> Option<u8> {
         match self {
-            Self::UnsupportedVersion => Some(ReasonCode::UnsupportedProtocolVersion.to_v3_connack()),
+            Self::UnsupportedVersion => {
+                Some(ReasonCode::UnsupportedProtocolVersion.to_v3_connack())
+            }
             _ => None,
         }
     }

@@ -1,7 +1,6 @@
 //! Version 5 properties: a validated slice, read in place.
 
-use super::{DecodeError, QoS};
-use crate::wire::frame;
+use super::{DecodeError, QoS, frame};
 
 /// Property identifiers.
 pub(super) mod id {
@@ -294,13 +293,8 @@ impl<'a> Item<'a> {
             | id::RECEIVE_MAXIMUM
             | id::TOPIC_ALIAS_MAXIMUM
             | id::TOPIC_ALIAS => 2,
-            id::MESSAGE_EXPIRY
-            | id::SESSION_EXPIRY
-            | id::WILL_DELAY
-            | id::MAXIMUM_PACKET_SIZE => 4,
-            id::SUBSCRIPTION_ID => {
-                frame::variable_integer(rest)?.ok_or(DecodeError::Truncated)?.1
-            }
+            id::MESSAGE_EXPIRY | id::SESSION_EXPIRY | id::WILL_DELAY | id::MAXIMUM_PACKET_SIZE => 4,
+            id::SUBSCRIPTION_ID => frame::variable_integer(rest)?.ok_or(DecodeError::Truncated)?.1,
             id::CONTENT_TYPE
             | id::RESPONSE_TOPIC
             | id::CORRELATION_DATA
@@ -336,9 +330,7 @@ impl<'a> Item<'a> {
             id::SERVER_KEEP_ALIVE => Property::ServerKeepAliveS(u16_of(value)?),
             id::AUTH_METHOD => Property::AuthMethod(str_of(value)?),
             id::AUTH_DATA => Property::AuthData(binary_of(value)?),
-            id::REQUEST_PROBLEM_INFORMATION => {
-                Property::RequestProblemInformation(flag_of(value)?)
-            }
+            id::REQUEST_PROBLEM_INFORMATION => Property::RequestProblemInformation(flag_of(value)?),
             id::WILL_DELAY => Property::WillDelayIntervalS(u32_of(value)?),
             id::REQUEST_RESPONSE_INFORMATION => {
                 Property::RequestResponseInformation(flag_of(value)?)

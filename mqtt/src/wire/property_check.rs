@@ -128,10 +128,7 @@ fn check_value(item: &Item<'_>) -> Result<(), DecodeError> {
         id::TOPIC_ALIAS => refuse(zero(), DecodeError::ZeroTopicAlias),
         id::SUBSCRIPTION_ID => {
             let value = variable_of(item.value).ok_or(DecodeError::Truncated)?;
-            refuse(
-                !frame::is_minimal(value, item.value.len()),
-                DecodeError::BadVariableInteger,
-            )?;
+            refuse(!frame::is_minimal(value, item.value.len()), DecodeError::BadVariableInteger)?;
             refuse(value == 0, DecodeError::ZeroSubscriptionId)
         }
         id::RESPONSE_TOPIC => {
@@ -144,9 +141,7 @@ fn check_value(item: &Item<'_>) -> Result<(), DecodeError> {
         | id::AUTH_METHOD
         | id::RESPONSE_INFORMATION
         | id::SERVER_REFERENCE
-        | id::REASON_STRING => {
-            text(binary_of(item.value).ok_or(DecodeError::Truncated)?).map(drop)
-        }
+        | id::REASON_STRING => text(binary_of(item.value).ok_or(DecodeError::Truncated)?).map(drop),
         id::USER_PROPERTY => {
             let (name, value) = raw_pair_of(item.value).ok_or(DecodeError::Truncated)?;
             text(name)?;

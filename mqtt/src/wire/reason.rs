@@ -221,7 +221,10 @@ mod tests {
     #[test]
     fn version_3_return_codes_go_there_and_back() {
         for byte in 0..=5 {
-            assert_eq!(ReasonCode::from_v3_connack(byte).map(ReasonCode::to_v3_connack), Some(byte));
+            assert_eq!(
+                ReasonCode::from_v3_connack(byte).map(ReasonCode::to_v3_connack),
+                Some(byte)
+            );
         }
         assert_eq!(ReasonCode::from_v3_connack(6), None);
         assert_eq!(ReasonCode::QuotaExceeded.to_v3_connack(), 3);

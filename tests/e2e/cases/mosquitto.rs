@@ -80,13 +80,11 @@ fn wildcards(column: &Column, version: &str) {
     assert_eq!(sorted(topics(&mut two, "w/fence")), ["w/exact", "w/fence"]);
 }
 
-/// A will goes out after SIGKILL and stays home after a proper end.
+/// A will goes out after SIGKILL and stays home after a proper end [MQTT-3.1.2-8], [MQTT-3.1.2-10].
 fn will(column: &Column, version: &str) {
     let broker = Broker::start(column);
     let mut watcher = subscribe(&broker, version, &["will/#"], 1, &[]);
-    let mut polite = subscribe(&broker, version, &["other"], 1, &with_will("will/polite"));
-    polite.terminate(); // mosquitto_sub takes SIGTERM as the order to disconnect
-    polite.finish(PATIENCE);
+    publish(&broker, version, "other", "x", 1, &with_will("will/polite"));
 
     let mut abrupt = subscribe(&broker, version, &["other"], 1, &with_will("will/subscriber"));
     abrupt.kill();
@@ -98,6 +96,16 @@ fn will(column: &Column, version: &str) {
     holder.line("CONNACK", |line| line.contains("received CONNACK (0)").then_some(()));
     holder.kill();
     assert_eq!(message(&mut watcher), "will/publisher|1|0|gone");
+
+    // At SIGTERM mosquitto_sub says DISCONNECT, in version 5 with reason 0x04: "with will message".
+    let mut leaving = subscribe(&broker, version, &["other"], 1, &with_will("will/leaving"));
+    leaving.terminate();
+    leaving.finish(PATIENCE);
+    if version == "mqttv5" {
+        assert_eq!(message(&mut watcher), "will/leaving|1|0|gone");
+    }
+    publish(&broker, version, "will/fence", "fence", 1, &[]);
+    assert_eq!(message(&mut watcher), "will/fence|1|0|fence");
 }
 
 fn with_will(topic: &str) -> [&str; 6] {
@@ -118,7 +126,10 @@ fn versions_mix(column: &Column) {
 }
 
 fn client(broker: &Broker, program: &str, version: &str) -> Command {
-    let mut command = Command::new(program);
+    // These programs keep their output back when it goes into a pipe; stdbuf (coreutils) turns
+    // that off and becomes the program, so signals still reach it.
+    let mut command = Command::new("stdbuf");
+    command.args(["-oL", program]);
     command.args(["-h", "127.0.0.1", "-p", &broker.mqtt.port().to_string(), "-V", version]);
     command
 }

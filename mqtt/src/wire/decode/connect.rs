@@ -1,6 +1,6 @@
 //! CONNECT and CONNACK.
 
-use super::split_header;
+use super::Header;
 use crate::wire::property_check::Place;
 use crate::wire::reader::Reader;
 use crate::wire::{
@@ -10,7 +10,7 @@ use crate::wire::{
 /// In which version to answer a CONNECT that did not decode: the version that it names, or the
 /// nearest one; `None` when the frame is no CONNECT, and then no answer is understood.
 pub fn connect_version(frame: &[u8]) -> Option<Version> {
-    let (first, body) = split_header(frame, Version::V3_1_1).ok()?;
+    let Header { first, body, .. } = Header::split(frame).ok()?;
     if PacketType::from_first_byte(first) != Ok(PacketType::Connect) {
         return None;
     }
@@ -60,8 +60,11 @@ pub(super) fn connack<'a>(
     reader: &mut Reader<'a>,
     version: Version,
 ) -> Result<ConnAck<'a>, DecodeError> {
-    // 3.1 reserves this byte and does not say what it holds.
-    let flags = if version == Version::V3_1 { reader.u8()? & 0 } else { reader.u8()? };
+    let flags = match (reader.u8()?, version) {
+        // 3.1 reserves this byte and does not say what it holds.
+        (_, Version::V3_1) => 0,
+        (flags, _) => flags,
+    };
     if flags & !1 != 0 {
         return Err(DecodeError::ReservedConnAckFlag);
     }

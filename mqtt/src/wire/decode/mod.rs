@@ -35,12 +35,21 @@ pub fn decode_from_server(frame: &[u8], version: Version) -> Result<Packet<'_>, 
 
 #[inline]
 fn decode(frame: &[u8], version: Version, sender: Sender) -> Result<Packet<'_>, DecodeError> {
-    let (first, body) = split_header(frame, version)?;
+    let Header { first, body, minimal } = Header::split(frame)?;
     let packet = check_first_byte(first)?;
-    if packet == PacketType::Publish {
-        return publish::publish(first, body, version, sender);
+    let decoded = if packet == PacketType::Publish {
+        publish::publish(first, body, version, sender)?
+    } else {
+        decode_rare(packet, first, body, version, sender)?
+    };
+    // Before version 5 the length may be padded. A CONNECT is judged by its own version.
+    if !minimal {
+        let version = if let Packet::Connect(it) = &decoded { it.version } else { version };
+        if version == Version::V5 {
+            return Err(DecodeError::BadVariableInteger);
+        }
     }
-    decode_rare(packet, first, body, version, sender)
+    Ok(decoded)
 }
 
 /// Kept apart so that a PUBLISH finds its way in few instructions.
@@ -83,20 +92,28 @@ fn decode_rare(
     Ok(decoded)
 }
 
-/// The first byte and the body of a frame, which must be exactly as long as its header says.
-#[inline]
-fn split_header(frame: &[u8], version: Version) -> Result<(u8, &[u8]), DecodeError> {
-    let (&first, rest) = frame.split_first().ok_or(DecodeError::Truncated)?;
-    let (remaining, length_bytes) = variable_integer(rest)?.ok_or(DecodeError::Truncated)?;
-    // Before version 5 the length may be padded.
-    if version == Version::V5 && !is_minimal(remaining, length_bytes) {
-        return Err(DecodeError::BadVariableInteger);
-    }
-    let body = &rest[length_bytes..];
-    match body.len().cmp(&(remaining as usize)) {
-        std::cmp::Ordering::Less => Err(DecodeError::Truncated),
-        std::cmp::Ordering::Equal => Ok((first, body)),
-        std::cmp::Ordering::Greater => Err(DecodeError::TrailingBytes),
+/// A frame in its parts.
+struct Header<'a> {
+    first: u8,
+    body: &'a [u8],
+    /// Whether the remaining length takes no more bytes than it needs.
+    minimal: bool,
+}
+
+impl<'a> Header<'a> {
+    /// The frame must be exactly as long as its header says.
+    #[inline]
+    fn split(frame: &'a [u8]) -> Result<Self, DecodeError> {
+        let (&first, rest) = frame.split_first().ok_or(DecodeError::Truncated)?;
+        let (remaining, length_bytes) = variable_integer(rest)?.ok_or(DecodeError::Truncated)?;
+        let body = &rest[length_bytes..];
+        match body.len().cmp(&(remaining as usize)) {
+            std::cmp::Ordering::Less => Err(DecodeError::Truncated),
+            std::cmp::Ordering::Greater => Err(DecodeError::TrailingBytes),
+            std::cmp::Ordering::Equal => {
+                Ok(Self { first, body, minimal: is_minimal(remaining, length_bytes) })
+            }
+        }
     }
 }
 

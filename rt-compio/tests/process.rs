@@ -1,7 +1,9 @@
-//! Where io_uring is refused: the fallback is chosen by itself and says why.
+//! What only a process of its own can show: io_uring refused by a seccomp filter, which cannot be
+//! taken off again, and SIGPIPE in its default disposition.
 //!
-//! A seccomp filter cannot be taken off again, so each case runs in a child process: this very
-//! test binary, asked for one test and told by a variable to play the child.
+//! Each case runs in a child: this very test binary, asked for one test and told by a variable to
+//! play the child.
+#![allow(unsafe_code)]
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,14 +15,15 @@ use rt_abstract::{
 use rt_compio::Compio;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-const CHILD: &str = "RT_COMPIO_REFUSED_CHILD";
+const CHILD: &str = "RT_COMPIO_CHILD";
 /// `io_uring_setup`, the same number on all architectures.
 const IO_URING_SETUP: i64 = 425;
 const EPERM: u32 = 1;
 
 #[test]
 fn falls_back_with_a_reason() {
-    refused("falls_back_with_a_reason", || {
+    in_child("falls_back_with_a_reason", || {
+        refuse_io_uring();
         let probe = Compio::probe();
         assert_eq!(probe.driver, "epoll");
         assert!(probe.completion, "the backend could, were it allowed");
@@ -34,7 +37,8 @@ fn falls_back_with_a_reason() {
 
 #[test]
 fn a_required_ring_is_an_error() {
-    refused("a_required_ring_is_an_error", || {
+    in_child("a_required_ring_is_an_error", || {
+        refuse_io_uring();
         let options = RunOptions { require_io_uring: true, ..RunOptions::default() };
         let error = Compio::run_cores(&options, |_| async {}).expect_err("io_uring is refused");
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -43,10 +47,31 @@ fn a_required_ring_is_an_error() {
     });
 }
 
-/// Runs `child` in a process whose `io_uring_setup` fails with EPERM.
-fn refused(test: &str, child: impl FnOnce()) {
+#[test]
+fn writing_to_a_closed_peer_is_an_error_and_no_signal() {
+    in_child("writing_to_a_closed_peer_is_an_error_and_no_signal", || {
+        // SAFETY: sets the disposition that programs not in Rust have; installs no handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        for force_fallback in [false, true] {
+            let options = RunOptions { force_fallback, ..RunOptions::default() };
+            Compio::run_cores(&options, |_| async {
+                let (near, far) = std::os::unix::net::UnixStream::pair().expect("pair");
+                let mut near = Compio::adopt(near.into()).expect("adopt");
+                drop(far);
+                let errors = [
+                    near.write(&b"lost"[..]).await.0.expect_err("no peer"),
+                    near.writev_all(vec![&b"lost"[..]; 2]).await.0.expect_err("no peer"),
+                ];
+                assert!(errors.iter().all(|error| error.kind() == ErrorKind::BrokenPipe));
+            })
+            .expect("no signal");
+        }
+    });
+}
+
+/// Runs `child` in a process of its own.
+fn in_child(test: &str, child: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
-        refuse_io_uring();
         child();
         return;
     }
@@ -56,7 +81,7 @@ fn refused(test: &str, child: impl FnOnce()) {
         .output()
         .expect("the child starts");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "the child failed:\n{said}");
+    assert!(output.status.success(), "the child failed ({}):\n{said}", output.status);
 }
 
 fn refuse_io_uring() {
