@@ -44,8 +44,7 @@ fn run(cli: &Cli) -> Result<(), String> {
         Command::Config { command } => {
             let (ConfigCommand::Check(args) | ConfigCommand::Show(args)) = command;
             let file = args.config.as_deref();
-            let settings =
-                config::load(file, environment()).map_err(|error| error.to_string())?;
+            let settings = config::load(file, environment()).map_err(|error| error.to_string())?;
             match command {
                 ConfigCommand::Show(_) => print(&config::show(&settings)),
                 ConfigCommand::Check(_) => {

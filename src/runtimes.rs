@@ -7,7 +7,8 @@ use crate::backend::{self, Backend};
 /// The table, with a line break at its end.
 pub fn table(probes: &[(Backend, Option<Probe>)]) -> String {
     let best = backend::best(probes);
-    let mut rows = vec![["RUNTIME", "BUILT IN", "DRIVER", "SCHEDULERS", "DEFAULT", "NOTE"].map(String::from)];
+    let mut rows =
+        vec![["RUNTIME", "BUILT IN", "DRIVER", "SCHEDULERS", "DEFAULT", "NOTE"].map(String::from)];
     for (backend, probe) in probes {
         let name = backend.name();
         let default = if best == Some(*backend) { "yes" } else { "" };
@@ -21,7 +22,8 @@ pub fn table(probes: &[(Backend, Option<Probe>)]) -> String {
                     (None, true) => "completion I/O".into(),
                     (None, false) => "readiness I/O".into(),
                 };
-                [name, "yes", probe.driver, &schedulers.join(", "), default, &note].map(String::from)
+                [name, "yes", probe.driver, &schedulers.join(", "), default, &note]
+                    .map(String::from)
             }
         });
     }

@@ -132,8 +132,8 @@ async fn shard<R: Runtime>(assembly: Arc<Assembly>, core: Core) -> Result<(), St
     if core.index == 0
         && let Some(fd) = assembly.admin.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
-        let listener = R::listener(fd)
-            .map_err(|error| format!("cannot serve the admin address: {error}"))?;
+        let listener =
+            R::listener(fd).map_err(|error| format!("cannot serve the admin address: {error}"))?;
         admin = Some(R::spawn(admin::serve::<R>(
             listener,
             assembly.node.clone(),

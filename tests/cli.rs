@@ -114,7 +114,10 @@ fn what_this_build_or_machine_lacks_is_said() {
     let refuse = |args: &[&str]| refused(&[&base[..], args].concat());
     if !cfg!(feature = "rt-monoio") {
         let line = refuse(&["--runtime", "monoio"]);
-        assert!(line.contains("no backend 'monoio', it has: tokio; build with --features"), "{line}");
+        assert!(
+            line.contains("no backend 'monoio', it has: tokio; build with --features"),
+            "{line}"
+        );
     }
     if cfg!(any(feature = "rt-monoio", feature = "rt-compio")) {
         let line = refuse(&["--runtime=tokio", "--scheduler=work-stealing"]);
@@ -138,9 +141,8 @@ fn runtimes_are_listed() {
     let output = gearbox(&["runtimes"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().count(), 4, "{text}");
-    let built_in = |name: &str| {
-        text.lines().any(|line| line.split_whitespace().take(2).eq([name, "yes"]))
-    };
+    let built_in =
+        |name: &str| text.lines().any(|line| line.split_whitespace().take(2).eq([name, "yes"]));
     assert_eq!(built_in("tokio"), cfg!(feature = "rt-tokio"));
     assert_eq!(built_in("monoio"), cfg!(feature = "rt-monoio"));
     assert_eq!(built_in("compio"), cfg!(feature = "rt-compio"));
@@ -239,6 +241,33 @@ fn sigint_drains_too() {
     assert_eq!(broker.value("admin"), "off");
     broker.signal(Signal::INT);
     assert_eq!(broker.wait(), (Some(0), None));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let mut command = gearbox(&["serve", "--ephemeral", "--listen=127.0.0.1:0"]);
+    command.arg("--admin=127.0.0.1:0").stderr(Stdio::piped());
+    let mut broker = Broker::start_command(command);
+    let mut log = BufReader::new(broker.child.stderr.take().unwrap());
+    // Half a request holds the drain up for two seconds.
+    let mut half = broker.admin();
+    half.write_all(b"GET /health HTTP/1.1\r\n").unwrap();
+    broker.signal(Signal::TERM);
+    let mut line = String::new();
+    while !line.contains("draining") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "the drain is not logged");
+    }
+    broker.signal(Signal::INT);
+    assert_eq!(broker.wait(), (Some(130), None));
+}
+
+#[test]
+fn half_a_request_does_not_hold_the_drain_for_ever() {
+    let broker = Broker::start(&["--ephemeral", "--admin=127.0.0.1:0"]);
+    let mut half = broker.admin();
+    half.write_all(b"GET /health HTTP/1.1\r\n").unwrap();
+    broker.end();
 }
 
 #[test]

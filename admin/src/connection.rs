@@ -24,7 +24,7 @@ const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Between requests, and between two writes of a response.
 const IDLE_TIME: Duration = Duration::from_secs(60);
 /// After the response that ends the connection, or after the server was told to end.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 8 << 10;
 // hyper's smallest; the header limit below it is what counts.

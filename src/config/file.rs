@@ -161,10 +161,7 @@ mod tests {
 
     #[test]
     fn out_of_range_names_line_and_key() {
-        assert_eq!(
-            checked("[runtime]\n\nring_entries = 100\n"),
-            "g.toml:3: runtime.ring_entries"
-        );
+        assert_eq!(checked("[runtime]\n\nring_entries = 100\n"), "g.toml:3: runtime.ring_entries");
         assert_eq!(checked("[limits]\nreceive_maximum = 0\n"), "g.toml:2: limits.receive_maximum");
         assert_eq!(checked("[runtime]\nshards = 65\n"), "g.toml:2: runtime.shards");
         assert_eq!(checked("[log]\nfilter = \"a=b=c\"\n"), "g.toml:2: log.filter");

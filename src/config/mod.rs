@@ -11,9 +11,7 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-pub use settings::{
-    AdminAddr, BackendChoice, Listener, LogFormat, SchedulerName, Settings,
-};
+pub use settings::{AdminAddr, BackendChoice, Listener, LogFormat, SchedulerName, Settings};
 
 /// What is wrong with the configuration, where it stands and which key it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

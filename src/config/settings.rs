@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::backend::Backend;
 
-
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -386,9 +385,10 @@ impl FromStr for AdminAddr {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "off" => Ok(Self(None)),
-            address => address.parse().map(|address| Self(Some(address))).map_err(|error: String| {
-                format!("{error}, nor off")
-            }),
+            address => address
+                .parse()
+                .map(|address| Self(Some(address)))
+                .map_err(|error: String| format!("{error}, nor off")),
         }
     }
 }
