@@ -1,6 +1,8 @@
 //! The program from outside: flags, configuration, start-up line, admin address, signals, exit
 //! codes. No MQTT here; the end-to-end tests speak it.
 
+#![allow(clippy::unwrap_used)] // helpers of tests: a panic is the report
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

@@ -112,12 +112,8 @@ impl Setup {
     /// waking it or tasks keep the queue full, so sockets would starve exactly under load.
     fn builder(self, completions: Option<u32>) -> io_uring::Builder {
         let mut builder = IoUring::builder();
-        match std::env::var("GB_SETUP").as_deref() {
-            Ok("plain") => {}
-            Ok("coop") => { builder.setup_coop_taskrun(); }
-            Ok("single") => { builder.setup_single_issuer(); }
-            Ok("defer") => { builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all(); }
-            _ => { builder.setup_single_issuer().setup_coop_taskrun().setup_submit_all(); }
+        if self == Self::Cooperative {
+            builder.setup_single_issuer().setup_coop_taskrun().setup_submit_all();
         }
         if let Some(entries) = completions {
             builder.setup_clamp().setup_cqsize(entries);

@@ -89,7 +89,7 @@ async fn start_streams<R: Runtime>(leaving: Sender<Moving>) {
             expect_end(&mut far).await;
         }));
         let fd = near.into_fd().expect("nothing is pending");
-        post::<R, _>(&leaving, Moving { fd, at: 0 }).await;
+        post(&leaving, Moving { fd, at: 0 }).await;
     }
     for sender in senders {
         sender.await.expect("sender");
@@ -107,12 +107,12 @@ async fn one_hop<R: Runtime>(moving: Moving, leaving: Sender<Moving>) -> bool {
         return true;
     }
     let fd = stream.into_fd().expect("nothing is pending");
-    post::<R, _>(&leaving, Moving { fd, at: to }).await;
+    post(&leaving, Moving { fd, at: to }).await;
     false
 }
 
 /// Sends `item`, waiting for room as long as it takes.
-async fn post<R: Runtime, T: Send>(to: &Sender<T>, mut item: T) {
+async fn post<T: Send>(to: &Sender<T>, mut item: T) {
     loop {
         match to.try_send(0, item) {
             Ok(()) => return,
