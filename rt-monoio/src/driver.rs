@@ -109,7 +109,8 @@ impl Setup {
 
     /// Deferred task work (`DEFER_TASKRUN`) is left out on purpose: the kernel then posts
     /// completions only when asked to wait, and monoio does not ask while other threads keep
-    /// waking it or tasks keep the queue full, so sockets would starve exactly under load.
+    /// waking it or tasks keep the queue full, so sockets would starve exactly under load. In an
+    /// echo over 64 connections it saved no processor time either.
     fn builder(self, completions: Option<u32>) -> io_uring::Builder {
         let mut builder = IoUring::builder();
         if self == Self::Cooperative {
