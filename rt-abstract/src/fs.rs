@@ -5,7 +5,7 @@ use std::io;
 
 use crate::buf::{IoBuf, IoBufMut};
 use crate::io::BufResult;
-use crate::send::MaybeSend;
+use crate::send::{MaybeSend, MaybeSync};
 
 /// How to open a file. The default opens an existing file for reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct OpenOptions {
 ///
 /// tokio has no asynchronous file I/O: its backend runs each operation on its blocking pool.
 /// monoio and compio submit to their ring, and use a blocking pool where io_uring is refused.
-pub trait File: MaybeSend + 'static {
+pub trait File: MaybeSend + MaybeSync + 'static {
     /// Reads once from `offset` (bytes) into the spare capacity of `buf`; 0 is the end of file.
     fn read_at<B: IoBufMut>(
         &self,

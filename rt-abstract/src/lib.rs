@@ -36,7 +36,7 @@ pub use mailbox::{Full, Receiver, Sender, mailbox};
 pub use net::{Address, Listener, Peer, Stream, bind, bound_address, remove_socket_file};
 pub use notify::Notify;
 pub use runtime::{Core, Pinning, Probe, RunOptions, Runtime, Scheduler, TaskPanicked};
-pub use send::MaybeSend;
+pub use send::{MaybeSend, MaybeSync};
 pub use shared::Shared;
 pub use shutdown::Shutdown;
 pub use time::{Instant, Interval};
