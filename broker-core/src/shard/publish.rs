@@ -134,11 +134,10 @@ impl Shard {
     /// Retains if asked to, and delivers to all that want it; whether anybody did.
     pub(super) fn publish(&mut self, draft: &Draft<'_>, now_ms: u64) -> bool {
         let mut kept = None;
-        let fabric = self.fabric.clone();
-        let many = fabric.shards() > 1;
+        let many = self.fabric.shards() > 1;
         if draft.retain {
             let message = Arc::new(Message::keep(draft));
-            let mut retained = fabric.retained.lock();
+            let mut retained = self.fabric.retained.lock();
             if draft.payload.is_empty() {
                 retained.clear(draft.topic); // [MQTT-3.3.1-6]
             } else if !retained.set(message.clone()) {
@@ -146,11 +145,11 @@ impl Shard {
             }
             if many {
                 // Under the lock: see the head of `retained`.
-                fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
+                self.fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
             }
             kept = Some(message);
         } else if many {
-            fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
+            self.fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
         }
         if !many {
             return self.deliver(draft, &mut kept, true, &Groups::All, now_ms);

@@ -176,8 +176,7 @@ impl Shard {
             let Some(scan) = entry.scans.front_mut() else { return };
             let subscriber = scan.subscriber;
             let mut page: SmallVec<[Arc<Message>; SCAN_PAGE]> = SmallVec::new();
-            let fabric = self.fabric.clone();
-            let more = fabric.retained.lock().scan(
+            let more = self.fabric.retained.lock().scan(
                 &scan.filter,
                 &mut scan.cursor,
                 SCAN_PAGE,
