@@ -96,15 +96,7 @@ fn run(command: Command) -> Result<(), String> {
             println!("{report}");
             report.check()
         }
-        Command::Compare {
-            tokio_build,
-            all_build,
-            rounds,
-            shards,
-            broker_cpu,
-            load_cpu,
-            load,
-        } => {
+        Command::Compare { tokio_build, all_build, rounds, shards, broker_cpu, load_cpu, load } => {
             let setup = compare::Setup {
                 tokio_build,
                 all_build,

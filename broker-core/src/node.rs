@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rt_abstract::{Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file};
+use rt_abstract::{
+    Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
+};
 
 use crate::config::Config;
 use crate::retained::Retained;
@@ -52,8 +54,7 @@ impl Node {
             listeners.push(bound);
         }
         let capacity = [CONTROL_MAIL, config.limits.max_mailbox_messages.max(1)];
-        let (senders, receivers): (Vec<_>, Vec<_>) =
-            (0..shards).map(|_| mailbox(capacity)).unzip();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(capacity)).unzip();
         let mut random = [0; 16];
         os::fill_random(&mut random);
         let (seed, run_id) = random.split_at(8);

@@ -77,7 +77,12 @@ pub(super) async fn mail_loop<R: Runtime>(
         for (fd, bytes) in sockets.drain(..) {
             match R::adopt(fd) {
                 Ok(stream) => {
-                    drop(R::spawn(serve_connection::<R>(node.clone(), core.clone(), stream, bytes)));
+                    drop(R::spawn(serve_connection::<R>(
+                        node.clone(),
+                        core.clone(),
+                        stream,
+                        bytes,
+                    )));
                 }
                 Err(error) => tracing::warn!(%error, "cannot adopt a socket"),
             }

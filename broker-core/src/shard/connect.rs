@@ -77,10 +77,8 @@ pub(super) fn on_connect(
 /// A CONNECT for a protocol level that this server does not speak [MQTT-3.1.2-2]. The return code
 /// is the one that every version reads at the same place.
 pub(super) fn refuse_version(shard: &mut Shard, key: ConnKey, now_ms: u64) {
-    let violation = Violation::new(
-        ReasonCode::UnsupportedProtocolVersion,
-        "protocol version is not supported",
-    );
+    let violation =
+        Violation::new(ReasonCode::UnsupportedProtocolVersion, "protocol version is not supported");
     refuse(shard, key, &violation, now_ms);
 }
 
@@ -89,11 +87,8 @@ pub(super) fn refuse(shard: &mut Shard, key: ConnKey, violation: &Violation, now
     shard.stats.protocol_errors.add(1);
     let version = shard.conn(key).map_or(Version::V5, |conn| conn.version);
     tracing::debug!(reason = ?violation.reason, "CONNECT refused: {violation}");
-    let connack = ConnAck {
-        session_present: false,
-        reason: violation.reason,
-        properties: Properties::EMPTY,
-    };
+    let connack =
+        ConnAck { session_present: false, reason: violation.reason, properties: Properties::EMPTY };
     if let Some(block) = shard.reply(key) {
         encode(&Packet::ConnAck(connack), version, block);
     }

@@ -36,8 +36,8 @@ use crate::config::{Limits, QueueFull};
 use crate::stats::ShardStats;
 use conn::{Conn, Phase};
 pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
-pub use outbox::Output;
 use outbox::BlockPool;
+pub use outbox::Output;
 use subscribe::Scan;
 use subscribers::{FilterEntry, Subscriber};
 pub use wheel::TICK_MS;
@@ -187,8 +187,10 @@ impl Shard {
                 QueueFull::DropNew | QueueFull::Disconnect => mqtt::session::QueueFull::DropNew,
             },
         };
-        let topic_limits =
-            topic::Limits { max_bytes: limits.max_topic_bytes, max_levels: limits.max_topic_levels };
+        let topic_limits = topic::Limits {
+            max_bytes: limits.max_topic_bytes,
+            max_levels: limits.max_topic_levels,
+        };
         Self {
             id,
             rules,
@@ -260,7 +262,13 @@ impl Shard {
 
     /// Bytes arrived: `buffer` holds them behind what was unfinished. Handles every complete
     /// packet, in order.
-    pub fn on_bytes(&mut self, key: ConnKey, read: usize, buffer: BytesMut, now_ms: u64) -> Received {
+    pub fn on_bytes(
+        &mut self,
+        key: ConnKey,
+        read: usize,
+        buffer: BytesMut,
+        now_ms: u64,
+    ) -> Received {
         self.stats.bytes_received.add(read as u64);
         packets::on_bytes(self, key, read, buffer, now_ms)
     }
@@ -451,7 +459,8 @@ impl Shard {
                 return;
             }
         }
-        if buffer.capacity() == READ_BUFFER_BYTES && self.read_pool.len() < MAX_POOLED_READ_BUFFERS {
+        if buffer.capacity() == READ_BUFFER_BYTES && self.read_pool.len() < MAX_POOLED_READ_BUFFERS
+        {
             buffer.clear();
             self.read_pool.push(buffer);
         }

@@ -30,8 +30,7 @@ pub(super) fn on_bytes(
 ) -> Received {
     let mut used = 0;
     let mut next = Next::Read;
-    loop {
-        let Some(conn) = shard.conns.get_mut(key.0 as usize) else { break };
+    while let Some(conn) = shard.conns.get_mut(key.0 as usize) {
         if conn.phase == Phase::Closing {
             conn.drained_bytes = conn.drained_bytes.saturating_add(read as u32);
             if conn.drained_bytes > MAX_DRAINED_BYTES {
@@ -132,7 +131,10 @@ fn on_packet(
         | Packet::SubAck(_)
         | Packet::UnsubAck(_)
         | Packet::PingResp => {
-            return Err(Violation::new(ReasonCode::ProtocolError, "packet is the server's to send"));
+            return Err(Violation::new(
+                ReasonCode::ProtocolError,
+                "packet is the server's to send",
+            ));
         }
     }
     Ok(Then::Continue)

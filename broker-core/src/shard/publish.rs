@@ -32,6 +32,13 @@ pub(super) struct Frames {
     ranges: [Option<(usize, usize)>; 4],
 }
 
+/// One shard that a publish goes to.
+struct Hop {
+    shard: u8,
+    plain: bool,
+    groups: SmallVec<[Arc<ShareGroup>; 1]>,
+}
+
 /// The share groups that a publish goes to on this shard.
 enum Groups<'a> {
     /// All that match: this is the only shard.
@@ -61,7 +68,8 @@ impl Shard {
             }
         };
         // Cheap before exact: a name shorter than the level limit cannot have too many levels.
-        if (topic.len() >= self.topic_limits.max_levels || topic.len() > self.topic_limits.max_bytes)
+        if (topic.len() >= self.topic_limits.max_levels
+            || topic.len() > self.topic_limits.max_bytes)
             && topic::check_topic(&topic, &self.topic_limits).is_err()
         {
             return Err(Violation::new(ReasonCode::TopicNameInvalid, "topic name is not accepted"));
@@ -118,7 +126,8 @@ impl Shard {
             QoS::AtLeastOnce => self.acknowledge(key, AckKind::PubAck, id, reason),
             QoS::ExactlyOnce => {
                 // An error code ends the exchange [MQTT-4.3.3-9]; 3.x cannot be told one.
-                let session = self.conns.get(key.0 as usize).map(|conn| (conn.session, conn.version));
+                let session =
+                    self.conns.get(key.0 as usize).map(|conn| (conn.session, conn.version));
                 if let Some((session, version)) = session
                     && (!reason.is_error() || version != Version::V5)
                     && let Some(entry) = self.sessions.get_mut(session.0 as usize)
@@ -156,20 +165,19 @@ impl Shard {
         }
         let mut matched = std::mem::take(&mut self.scratch.matched);
         let any = !matched.is_empty();
-        let mut remote: SmallVec<[(u8, bool, SmallVec<[Arc<ShareGroup>; 1]>); 4]> = matched
-            .shards
-            .iter()
-            .map(|shard| (shard, true, SmallVec::new()))
-            .collect();
+        let plain = |shard| Hop { shard, plain: true, groups: SmallVec::new() };
+        let mut hops: SmallVec<[Hop; 4]> = matched.shards.iter().map(plain).collect();
         for group in matched.groups.drain(..) {
             let Some(shard) = group.pick(ShardSet::EMPTY) else { continue };
-            match remote.iter_mut().find(|(known, ..)| *known == shard) {
-                Some((_, _, groups)) => groups.push(group),
-                None => remote.push((shard, false, SmallVec::from_iter([group]))),
+            match hops.iter_mut().find(|hop| hop.shard == shard) {
+                Some(hop) => hop.groups.push(group),
+                None => {
+                    hops.push(Hop { shard, plain: false, groups: SmallVec::from_iter([group]) })
+                }
             }
         }
         self.scratch.matched = matched;
-        for (shard, plain, groups) in remote {
+        for Hop { shard, plain, groups } in hops {
             if shard == self.id {
                 self.deliver(draft, &mut kept, plain, &Groups::Chosen(&groups), now_ms);
             } else {
@@ -257,8 +265,8 @@ impl Shard {
         if let Groups::Chosen(groups) = groups {
             for group in *groups {
                 let entry = self.subscriptions.get(group.filter());
-                let local = entry
-                    .and_then(|e| e.groups.iter().find(|local| *local.name == **group.name()));
+                let local =
+                    entry.and_then(|e| e.groups.iter().find(|local| *local.name == **group.name()));
                 if let Some(subscriber) = local.and_then(|local| local.pick(connected)) {
                     lists += 1;
                     targets.push(Target { subscriber, shared: true });
@@ -283,8 +291,7 @@ impl Shard {
                 .sessions
                 .get(same[0].subscriber.session.0 as usize)
                 .is_some_and(|entry| entry.number == draft.origin);
-            let mut wanted =
-                same.iter().map(|t| t.subscriber).filter(|s| !(own && s.no_local()));
+            let mut wanted = same.iter().map(|t| t.subscriber).filter(|s| !(own && s.no_local()));
             let Some(first) = wanted.next() else { return };
             let mut options = first.options();
             let mut ids: SmallVec<[u32; 4]> = SmallVec::new();
@@ -325,7 +332,15 @@ impl Shard {
             let Some(conn) = self.conns.get_mut(conn_key.0 as usize) else { return };
             let max_outbox = self.limits.max_outbox_bytes;
             let sent = send_qos0(
-                conn, draft, retain, ids, frames, now_ms, max_outbox, &mut self.blocks, &self.stats,
+                conn,
+                draft,
+                retain,
+                ids,
+                frames,
+                now_ms,
+                max_outbox,
+                &mut self.blocks,
+                &self.stats,
             );
             if sent {
                 mark_dirty(&mut self.dirty, conn_key, conn);
@@ -391,8 +406,10 @@ impl Shard {
                             packet_id: Some(id),
                             ..head(&draft, queued.delivery.retain, now_ms)
                         };
-                        let head =
-                            PublishHead { subscription_ids: &queued.delivery.subscription_ids, ..head };
+                        let head = PublishHead {
+                            subscription_ids: &queued.delivery.subscription_ids,
+                            ..head
+                        };
                         if fits(conn, &head) {
                             stats.messages_sent.add(1);
                             conn.outbox.publish(conn.version, &head, &draft, blocks);

@@ -45,11 +45,8 @@ impl Shard {
         }
         // In effect on this shard and, through the routes, for publishers of all shards: from here
         // on SUBACK may be seen.
-        let suback = SubAck {
-            packet_id: subscribe.packet_id,
-            properties: Properties::EMPTY,
-            codes: &codes,
-        };
+        let suback =
+            SubAck { packet_id: subscribe.packet_id, properties: Properties::EMPTY, codes: &codes };
         if let Some(block) = self.reply(key) {
             encode(&Packet::SubAck(suback), version, block);
         }
@@ -222,7 +219,15 @@ impl Shard {
         let max_outbox = self.limits.max_outbox_bytes;
         let draft = message.draft();
         let sent = send_qos0(
-            conn, &draft, true, &ids, None, now_ms, max_outbox, &mut self.blocks, &self.stats,
+            conn,
+            &draft,
+            true,
+            &ids,
+            None,
+            now_ms,
+            max_outbox,
+            &mut self.blocks,
+            &self.stats,
         );
         if sent {
             mark_dirty(&mut self.dirty, conn_key, conn);

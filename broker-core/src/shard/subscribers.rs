@@ -137,9 +137,10 @@ impl Group {
         let start = self.next.get() as usize;
         self.next.set(self.next.get().wrapping_add(1));
         let turn = |offset: usize| self.members[(start + offset) % count];
-        (0..count).map(turn).find(|member| connected(member.session)).or_else(|| {
-            (count > 0).then(|| turn(0))
-        })
+        (0..count)
+            .map(turn)
+            .find(|member| connected(member.session))
+            .or_else(|| (count > 0).then(|| turn(0)))
     }
 }
 
@@ -171,9 +172,15 @@ mod tests {
     #[test]
     fn options_survive_packing() {
         let all = subscriber(1);
-        assert_eq!((all.qos(), all.no_local(), all.retain_as_published()), (QoS::ExactlyOnce, true, true));
+        assert_eq!(
+            (all.qos(), all.no_local(), all.retain_as_published()),
+            (QoS::ExactlyOnce, true, true)
+        );
         let none = Subscriber::new(SessionKey(1), &SubscribeOptions::default(), 5);
-        assert_eq!((none.qos(), none.no_local(), none.retain_as_published()), (QoS::AtMostOnce, false, false));
+        assert_eq!(
+            (none.qos(), none.no_local(), none.retain_as_published()),
+            (QoS::AtMostOnce, false, false)
+        );
         assert_eq!(none.options(), SubscribeOptions::default());
     }
 
@@ -187,7 +194,10 @@ mod tests {
         let pick = |entry: &FilterEntry, absent: u32| {
             entry.groups[0].pick(|key| key != SessionKey(absent)).unwrap().session.0
         };
-        assert_eq!([pick(&entry, 9), pick(&entry, 9), pick(&entry, 9), pick(&entry, 9)], [0, 1, 2, 0]);
+        assert_eq!(
+            [pick(&entry, 9), pick(&entry, 9), pick(&entry, 9), pick(&entry, 9)],
+            [0, 1, 2, 0]
+        );
         assert_ne!(pick(&entry, 1), 1);
         for session in 0..3 {
             assert!(entry.remove(Some("g"), SessionKey(session)));

@@ -30,10 +30,11 @@ impl IncomingAliases {
         }
         let at = usize::from(alias) - 1;
         if topic.is_empty() {
-            return self.names.get(at).and_then(|name| name.as_deref()).ok_or(Violation::new(
-                ReasonCode::ProtocolError,
-                "topic alias is not defined",
-            ));
+            return self
+                .names
+                .get(at)
+                .and_then(|name| name.as_deref())
+                .ok_or(Violation::new(ReasonCode::ProtocolError, "topic alias is not defined"));
         }
         if self.names.len() <= at {
             self.names.resize(at + 1, None);

@@ -82,14 +82,9 @@ pub fn accept<'a>(
     let accepted = Accepted {
         session_expiry_s: wished_expiry.min(rules.max_session_expiry_s),
         keep_alive_s,
-        window: connect
-            .properties
-            .receive_maximum()
-            .unwrap_or(u16::MAX)
-            .min(rules.max_inflight),
+        window: connect.properties.receive_maximum().unwrap_or(u16::MAX).min(rules.max_inflight),
         max_packet_size_bytes: connect.properties.maximum_packet_size_bytes().unwrap_or(u32::MAX),
-        problem_information: v5
-            && connect.properties.request_problem_information().unwrap_or(true),
+        problem_information: v5 && connect.properties.request_problem_information().unwrap_or(true),
     };
     Ok((identity, accepted))
 }

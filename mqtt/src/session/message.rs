@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn keeping_and_drafting_again_changes_nothing() {
         let large = Bytes::from(vec![9; SHARE_PAYLOAD_BYTES]);
-        for (payload, owner) in [(&b"hi"[..], None), (&large[..], Some(&large)), (&large[..], None)] {
+        for (payload, owner) in [(&b"hi"[..], None), (&large[..], Some(&large)), (&large[..], None)]
+        {
             let message = Message::keep(&draft(payload, owner));
             let again = message.draft();
             assert_eq!(again.topic, "t/é");

@@ -11,7 +11,9 @@ mod will;
 
 pub use incoming::Incoming;
 pub use message::{Draft, Lifetime, Message, SHARE_PAYLOAD_BYTES};
-pub use outgoing::{Delivery, Outgoing, PubRecOutcome, QueueBounds, QueueFull, Queued, Rejected, Step};
+pub use outgoing::{
+    Delivery, Outgoing, PubRecOutcome, QueueBounds, QueueFull, Queued, Rejected, Step,
+};
 pub use will::Will;
 
 use crate::wire::SubscribeOptions;

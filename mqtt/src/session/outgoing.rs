@@ -293,7 +293,10 @@ mod tests {
         for payload in ["a", "b", "c"] {
             out.enqueue(queued(payload, QoS::AtLeastOnce), &BOUNDS).unwrap();
         }
-        assert_eq!(out.enqueue(queued("d", QoS::AtLeastOnce), &BOUNDS), Err(Rejected { dropped: 1 }));
+        assert_eq!(
+            out.enqueue(queued("d", QoS::AtLeastOnce), &BOUNDS),
+            Err(Rejected { dropped: 1 })
+        );
         assert_eq!(next(&mut out, 2), Some((1, false, "a".into())));
         assert_eq!(next(&mut out, 2), Some((2, false, "b".into())));
         assert_eq!(next(&mut out, 2), None);
@@ -310,7 +313,10 @@ mod tests {
         for payload in ["a", "b", "c"] {
             out.enqueue(queued(payload, QoS::AtLeastOnce), &bounds).unwrap();
         }
-        assert_eq!(out.enqueue(queued("d", QoS::AtLeastOnce), &bounds), Err(Rejected { dropped: 1 }));
+        assert_eq!(
+            out.enqueue(queued("d", QoS::AtLeastOnce), &bounds),
+            Err(Rejected { dropped: 1 })
+        );
         assert_eq!(next(&mut out, 9), Some((1, false, "b".into())));
     }
 
@@ -365,7 +371,8 @@ mod tests {
         let mut out = Outgoing::default();
         let mut dying = queued("late", QoS::ExactlyOnce);
         let draft = Draft { expires_at_ms: 10.try_into().ok(), ..dying.message.draft() };
-        dying = Queued { message: Arc::new(Message::keep(&draft)), delivery: dying.delivery.clone() };
+        dying =
+            Queued { message: Arc::new(Message::keep(&draft)), delivery: dying.delivery.clone() };
         out.enqueue(dying.clone(), &BOUNDS).unwrap();
         next(&mut out, 9);
         assert_eq!(out.on_pubrec(id(1), false), PubRecOutcome::Release);

@@ -11,7 +11,8 @@ const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
 
 fn ack(bench: &mut Bench, client: Client, kind: AckKind, packet_id: PacketId) {
     let reason = ReasonCode::Success;
-    bench.send(client, &Packet::Ack(Ack { kind, packet_id, reason, properties: Properties::EMPTY }));
+    bench
+        .send(client, &Packet::Ack(Ack { kind, packet_id, reason, properties: Properties::EMPTY }));
 }
 
 #[track_caller]
@@ -32,7 +33,10 @@ fn every_qos_between_every_pair_of_versions() {
             bench.subscribe(subscriber, "a/+", qos(level), 0);
             bench.publish(publisher, "a/b", "hello", level, false);
             let Packet::Publish(got) = bench.next(subscriber) else { panic!("no PUBLISH") };
-            assert_eq!((got.topic, got.payload, got.qos, got.dup), ("a/b", &b"hello"[..], level, false));
+            assert_eq!(
+                (got.topic, got.payload, got.qos, got.dup),
+                ("a/b", &b"hello"[..], level, false)
+            );
             match level {
                 QoS::AtMostOnce => {}
                 QoS::AtLeastOnce => {

@@ -80,9 +80,11 @@ fn a_takeover_within_a_living_session_keeps_what_was_not_acknowledged() {
 
 #[test]
 fn only_a_normal_disconnect_discards_the_will() {
-    for (reason, expected) in
-        [(ReasonCode::Success, 0), (ReasonCode::DisconnectWithWill, 1), (ReasonCode::UnspecifiedError, 1)]
-    {
+    for (reason, expected) in [
+        (ReasonCode::Success, 0),
+        (ReasonCode::DisconnectWithWill, 1),
+        (ReasonCode::UnspecifiedError, 1),
+    ] {
         let mut bench = Bench::new();
         let watcher = watcher(&mut bench);
         let with_will = Connect { will: Some(WILL), ..request(Version::V5, "c", true) };
@@ -99,7 +101,9 @@ fn a_delayed_will_waits_unless_the_session_ends_or_resumes_first() {
     let delayed = delay(5);
     let will = Will { properties: delayed.as_properties(), ..WILL };
     // (session expiry, resumed before the delay is over, seconds until the will comes)
-    for (expiry_s, resumed, due_s) in [(0, false, Some(0)), (100, false, Some(5)), (2, false, Some(2)), (100, true, None)] {
+    for (expiry_s, resumed, due_s) in
+        [(0, false, Some(0)), (100, false, Some(5)), (2, false, Some(2)), (100, true, None)]
+    {
         let mut bench = Bench::new();
         let watcher = watcher(&mut bench);
         let properties = expiry(expiry_s);

@@ -26,7 +26,13 @@ fn told(bench: &mut Bench, client: Client) -> ReasonCode {
 
 #[test]
 fn nothing_is_answered_before_connect() {
-    for bytes in [&[0xc0, 0][..], &[0x00], &[0xff], b"GET / HTTP/1.1\r\n\r\n", &[0x10, 0xff, 0xff, 0xff, 0xff]] {
+    for bytes in [
+        &[0xc0, 0][..],
+        &[0x00],
+        &[0xff],
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0x10, 0xff, 0xff, 0xff, 0xff],
+    ] {
         let mut bench = Bench::new();
         let key = bench.shards[0].open(bench.now_ms).unwrap();
         let client = Client { shard: 0, key, version: Version::V5 };
@@ -116,7 +122,8 @@ fn the_clients_window_and_packet_size_are_kept() {
     let mut bench = Bench::new();
     let mut properties = PropertyBuf::new();
     properties.receive_maximum(2).maximum_packet_size_bytes(20);
-    let wish = Connect { properties: properties.as_properties(), ..request(Version::V5, "c", true) };
+    let wish =
+        Connect { properties: properties.as_properties(), ..request(Version::V5, "c", true) };
     let client = bench.connect_with(&wish);
     assert!(matches!(bench.next(client), Packet::ConnAck(_)));
     bench.subscribe(client, "t", qos(QoS::AtLeastOnce), 0);
@@ -173,7 +180,10 @@ fn full_queues_follow_their_policy() {
             bench.send(absent, &Packet::Ack(ack));
         }
         assert_eq!(got, expected, "{policy:?}");
-        assert_eq!(bench.stats[0].snapshot().queued_messages, if policy == QueueFull::Disconnect { 0 } else { 2 });
+        assert_eq!(
+            bench.stats[0].snapshot().queued_messages,
+            if policy == QueueFull::Disconnect { 0 } else { 2 }
+        );
     }
 }
 
