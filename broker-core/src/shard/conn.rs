@@ -18,6 +18,9 @@ pub enum Phase {
     Closing,
 }
 
+/// Bytes of an unfinished packet that count as a sign of life.
+pub const PROGRESS_BYTES: u32 = 128;
+
 /// See the module's head.
 #[derive(Debug)]
 pub struct Conn {
@@ -45,7 +48,10 @@ pub struct Conn {
     pub keep_alive_ms: u32,
     /// Bytes read since it began to close.
     pub drained_bytes: u32,
+    /// When its last packet ended, or a packet under way last made progress.
     pub last_read_ms: u64,
+    /// Bytes of an unfinished packet since then.
+    pub progress_bytes: u32,
     /// When it must be gone, once closing.
     pub close_by_ms: u64,
     /// The earliest timer entry that is armed for it.
@@ -74,11 +80,28 @@ impl Conn {
             keep_alive_ms: 0,
             drained_bytes: 0,
             last_read_ms: now_ms,
+            progress_bytes: 0,
             close_by_ms: 0,
             timer_at_ms: u64::MAX,
             outbox: Outbox::default(),
             partial: None,
             aliases: None,
+        }
+    }
+
+    /// A whole packet arrived.
+    #[inline]
+    pub fn sign_of_life(&mut self, now_ms: u64) {
+        self.last_read_ms = now_ms;
+        self.progress_bytes = 0;
+    }
+
+    /// Bytes of an unfinished packet arrived. Keep-alive counts packets [MQTT-3.1.2-22], but a
+    /// long PUBLISH on a slow link is not silence; a few bytes now and then are.
+    pub fn progress(&mut self, bytes: usize, now_ms: u64) {
+        self.progress_bytes = self.progress_bytes.saturating_add(bytes as u32);
+        if self.progress_bytes >= PROGRESS_BYTES {
+            self.sign_of_life(now_ms);
         }
     }
 }

@@ -40,8 +40,6 @@ pub(super) fn on_bytes(
             next = Next::Drain;
             break;
         }
-        // Any byte is a sign of life: a long PUBLISH on its way is not silence.
-        conn.last_read_ms = now_ms;
         let version = conn.version;
         let max_bytes = match conn.phase {
             Phase::Handshake => shard.limits.max_connect_size_bytes,
@@ -49,12 +47,16 @@ pub(super) fn on_bytes(
         };
         let total = match peek(&buffer[used..], max_bytes) {
             Ok(Frame::Complete { total_bytes, .. }) => total_bytes,
-            Ok(Frame::NeedMore | Frame::Partial { .. }) => break,
+            Ok(Frame::NeedMore | Frame::Partial { .. }) => {
+                conn.progress(read, now_ms);
+                break;
+            }
             Err(error) => {
                 malformed(shard, key, error, now_ms);
                 continue;
             }
         };
+        conn.sign_of_life(now_ms);
         let handled = if total > READ_BUFFER_BYTES {
             // The block was made for this packet: its payload can be kept without copying. What
             // follows the packet moves to the front of the rest.

@@ -283,12 +283,13 @@ fn put_unsuback(out: &mut Vec<u8>, version: Version, unsuback: &SubAck<'_>) {
     out.extend_from_slice(codes);
 }
 
-/// DISCONNECT or AUTH of version 5, as short as it may be.
+/// DISCONNECT or AUTH of version 5. The property length could be left out when it is 0, but a
+/// client in wide use cannot read a DISCONNECT without it.
 fn put_reason_only(out: &mut Vec<u8>, packet: PacketType, it: &Disconnect<'_>) {
     let first = (packet as u8) << 4;
     match (it.reason, it.properties.is_empty()) {
         (ReasonCode::Success, true) => out.extend_from_slice(&[first, 0]),
-        (reason, true) => out.extend_from_slice(&[first, 1, reason.as_u8()]),
+        (reason, true) => out.extend_from_slice(&[first, 2, reason.as_u8(), 0]),
         (reason, false) => {
             put_header(out, first, 1 + properties_bytes(true, it.properties));
             out.push(reason.as_u8());

@@ -7,6 +7,7 @@ use mqtt::wire::{
 use super::{Bench, Client, qos, request};
 use crate::config::Limits;
 use crate::shard::Next;
+use crate::shard::conn::PROGRESS_BYTES;
 
 const WILL: Will<'static> = Will {
     topic: "will",
@@ -177,10 +178,13 @@ fn silence_ends_a_connection_after_one_and_a_half_intervals() {
     assert_eq!(bench.next(client), Packet::PingResp);
     bench.pass_ms(14_900);
     assert!(!bench.is_finished(client));
-    // Half a packet is a sign of life as well.
-    bench.send_bytes(client, &[0x30]);
+    // A long packet under way is a sign of life, a few bytes of one are not.
+    let mut long = vec![0x30, 0xff, 0x7f, 0, 1, b't'];
+    long.resize(PROGRESS_BYTES as usize, b'x');
+    bench.send_bytes(client, &long);
     bench.pass_ms(14_900);
     assert!(!bench.is_finished(client));
+    bench.send_bytes(client, b"xxxx");
     bench.pass_ms(200);
     let Packet::Disconnect(told) = bench.next(client) else { panic!("not told") };
     assert_eq!(told.reason, ReasonCode::KeepAliveTimeout);

@@ -204,7 +204,7 @@ fn good() -> Vec<Row> {
         row("disconnect 5", V5, Client, b"\xe0\0", Packet::Disconnect(disconnect(success, b""))),
         row("disconnect 5 with will", V5, Client, b"\xe0\x07\x04\x05\x11\0\0\0\x01",
             Packet::Disconnect(disconnect(ReasonCode::DisconnectWithWill, b"\x11\0\0\0\x01"))),
-        row("disconnect 5 from a server", V5, Server, b"\xe0\x01\x8e",
+        row("disconnect 5 from a server", V5, Server, b"\xe0\x02\x8e\0",
             Packet::Disconnect(disconnect(ReasonCode::SessionTakenOver, b""))),
         row("auth step", V5, Client, b"\xf0\x0a\x18\x08\x15\0\x01m\x16\0\x01d",
             Packet::Auth(disconnect(ReasonCode::ContinueAuthentication, b"\x15\0\x01m\x16\0\x01d"))),
