@@ -78,6 +78,7 @@ impl Shard {
         conn.phase = Phase::Closing;
         conn.partial = None;
         conn.aliases = None;
+        conn.own_aliases = None;
         conn.close_by_ms = now_ms + u64::from(self.limits.close_timeout_ms);
         let close_by_ms = conn.close_by_ms;
         self.arm_conn(key, close_by_ms);

@@ -1,7 +1,7 @@
 //! One connection's state, which dies with it.
 
 use bytes::BytesMut;
-use mqtt::protocol::IncomingAliases;
+use mqtt::protocol::{IncomingAliases, OutgoingAliases};
 use mqtt::wire::Version;
 
 use super::SessionKey;
@@ -59,7 +59,10 @@ pub struct Conn {
     pub outbox: Outbox,
     /// An unfinished packet.
     pub partial: Option<BytesMut>,
+    /// Topic aliases that the client defined.
     pub aliases: Option<Box<IncomingAliases>>,
+    /// Topic aliases that this server defined, for a client that takes them.
+    pub own_aliases: Option<Box<OutgoingAliases>>,
 }
 
 impl Conn {
@@ -86,6 +89,7 @@ impl Conn {
             outbox: Outbox::default(),
             partial: None,
             aliases: None,
+            own_aliases: None,
         }
     }
 

@@ -1,6 +1,8 @@
 //! CONNECT: which shard, which session, and what the client is told.
 
-use mqtt::protocol::{Accepted, Identity, Violation, accept, connack_properties};
+use mqtt::protocol::{
+    Accepted, Identity, OutgoingAliases, Violation, accept, connack_properties,
+};
 use mqtt::session::{Session, Will};
 use mqtt::topic;
 use mqtt::wire::{ConnAck, Connect, Packet, Properties, ReasonCode, Version, encode};
@@ -52,6 +54,9 @@ pub(super) fn on_connect(
     conn.window = accepted.window;
     conn.max_packet_size_bytes = accepted.max_packet_size_bytes;
     conn.problem_information = accepted.problem_information;
+    if accepted.topic_alias_maximum > 0 {
+        conn.own_aliases = Some(Box::new(OutgoingAliases::new(accepted.topic_alias_maximum)));
+    }
     // One and a half times the interval [MQTT-3.1.2-22].
     conn.keep_alive_ms = u32::from(accepted.keep_alive_s) * 1500;
     if conn.keep_alive_ms > 0 {

@@ -410,9 +410,8 @@ impl Shard {
                             subscription_ids: &queued.delivery.subscription_ids,
                             ..head
                         };
-                        if fits(conn, &head) {
+                        if put_publish(conn, head, &draft, blocks) {
                             stats.messages_sent.add(1);
-                            conn.outbox.publish(conn.version, &head, &draft, blocks);
                         } else {
                             stats.dropped_too_large.add(1);
                             outgoing.abandon(id);
@@ -471,18 +470,52 @@ pub(super) fn send_qos0(
         return false;
     }
     let head = PublishHead { subscription_ids: ids, ..head(draft, retain, now_ms) };
-    if !fits(conn, &head) {
-        stats.dropped_too_large.add(1); // [MQTT-3.1.2-25]
-        return false;
-    }
-    stats.messages_sent.add(1);
-    match frames {
-        Some(frames) if ids.is_empty() && draft.payload.len() < SHARE_PAYLOAD_BYTES => {
+    let sent = match frames {
+        Some(frames)
+            if ids.is_empty()
+                && draft.payload.len() < SHARE_PAYLOAD_BYTES
+                && conn.own_aliases.is_none()
+                && fits(conn, &head) =>
+        {
             let frame = frames.get(conn.version, &head, draft.payload);
             conn.outbox.block(blocks).extend_from_slice(frame);
+            true
         }
-        _ => conn.outbox.publish(conn.version, &head, draft, blocks),
+        _ => put_publish(conn, head, draft, blocks),
+    };
+    match sent {
+        true => stats.messages_sent.add(1),
+        false => stats.dropped_too_large.add(1), // [MQTT-3.1.2-25]
     }
+    sent
+}
+
+/// Encodes a PUBLISH into the outbox, by a topic alias where the client takes them; false when it
+/// is larger than the client takes.
+fn put_publish(
+    conn: &mut Conn,
+    head: PublishHead<'_>,
+    draft: &Draft<'_>,
+    blocks: &mut BlockPool,
+) -> bool {
+    let mut head = head;
+    let known = conn.own_aliases.as_mut().and_then(|aliases| aliases.known(draft.topic));
+    if let Some(alias) = known {
+        head = PublishHead { topic: "", topic_alias: Some(alias), ..head };
+    }
+    if !fits(conn, &head) {
+        return false;
+    }
+    if known.is_none() && conn.own_aliases.is_some() {
+        // Defined only by a packet that is really sent, and only where its three bytes fit.
+        let defining = PublishHead { topic_alias: Some(1), ..head };
+        if fits(conn, &defining)
+            && let Some(aliases) = conn.own_aliases.as_mut()
+        {
+            head.topic_alias = Some(aliases.define(draft.topic));
+        }
+    }
+    conn.outbox.publish(conn.version, &head, draft, blocks);
     true
 }
 

@@ -1,6 +1,8 @@
 //! Who on this shard subscribed to one filter.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use mqtt::wire::{QoS, RetainHandling, SubscribeOptions};
 
@@ -10,8 +12,8 @@ use super::SessionKey;
 #[derive(Debug, Default)]
 pub struct FilterEntry {
     /// Plain subscriptions, one per session.
-    pub plain: Vec<Subscriber>,
-    /// Share groups with at least one member here.
+    pub plain: List,
+    /// Share groups with at least one member here, sorted by name.
     pub groups: Vec<Group>,
 }
 
@@ -31,7 +33,7 @@ pub struct Group {
     /// The share name.
     pub name: Box<str>,
     /// Its members here; never empty.
-    pub members: Vec<Subscriber>,
+    pub members: List,
     next: Cell<u32>,
 }
 
@@ -41,33 +43,19 @@ impl FilterEntry {
         self.plain.is_empty() && self.groups.is_empty()
     }
 
+    /// The share group of this name.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.get(self.place(name).ok()?)
+    }
+
     /// Adds a subscriber, or replaces the one of the same session; true when it is new.
     pub fn add(&mut self, share: Option<&str>, subscriber: Subscriber) -> bool {
-        let list = match share {
-            None => &mut self.plain,
-            Some(name) => match self.groups.iter().position(|group| &*group.name == name) {
-                Some(at) => &mut self.groups[at].members,
-                None => {
-                    self.groups.push(Group {
-                        name: name.into(),
-                        members: Vec::with_capacity(1),
-                        next: Cell::new(0),
-                    });
-                    let last = self.groups.len() - 1;
-                    &mut self.groups[last].members
-                }
-            },
-        };
-        match list.iter_mut().find(|known| known.session == subscriber.session) {
-            Some(known) => {
-                *known = subscriber;
-                false
-            }
-            None => {
-                if list.capacity() == 0 {
-                    list.reserve_exact(1); // most filters have one subscriber
-                }
-                list.push(subscriber);
+        let Some(name) = share else { return self.plain.add(subscriber) };
+        match self.place(name) {
+            Ok(at) => self.groups[at].members.add(subscriber),
+            Err(at) => {
+                let members = List::One(subscriber);
+                self.groups.insert(at, Group { name: name.into(), members, next: Cell::new(0) });
                 true
             }
         }
@@ -75,15 +63,124 @@ impl FilterEntry {
 
     /// Removes a session's subscriber; true when it was there.
     pub fn remove(&mut self, share: Option<&str>, session: SessionKey) -> bool {
-        let Some(name) = share else { return take(&mut self.plain, session) };
-        let Some(at) = self.groups.iter().position(|group| &*group.name == name) else {
-            return false;
-        };
-        let removed = take(&mut self.groups[at].members, session);
+        let Some(name) = share else { return self.plain.remove(session) };
+        let Ok(at) = self.place(name) else { return false };
+        let removed = self.groups[at].members.remove(session);
         if self.groups[at].members.is_empty() {
-            self.groups.swap_remove(at);
+            self.groups.remove(at);
         }
         removed
+    }
+
+    /// Where the group of this name is, or `Err` with where it would be.
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.groups.binary_search_by(|group| (*group.name).cmp(name))
+    }
+}
+
+/// From this many subscribers of one filter on, an index finds them: without it, a crowd that
+/// leaves together costs the square of its size.
+const INDEX_FROM: usize = 32;
+
+/// Subscribers of distinct sessions, in an order that depends on the calls alone. Reads as a
+/// slice. One subscriber, which is what most filters have, takes no memory of its own.
+#[derive(Debug)]
+pub enum List {
+    /// Exactly one.
+    One(Subscriber),
+    /// None, or up to [`INDEX_FROM`]: searched one by one.
+    Few(Vec<Subscriber>),
+    /// More, or were more not long ago.
+    Many(Box<Indexed>),
+}
+
+/// A list and where each session is in it.
+#[derive(Debug)]
+pub struct Indexed {
+    list: Vec<Subscriber>,
+    /// A tree, not a hash table: nobody can choose keys that make it slow.
+    places: BTreeMap<SessionKey, u32>,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Deref for List {
+    type Target = [Subscriber];
+
+    #[inline]
+    fn deref(&self) -> &[Subscriber] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Few(list) => list,
+            Self::Many(many) => &many.list,
+        }
+    }
+}
+
+impl List {
+    /// Adds a subscriber, or replaces the one of the same session; true when it is new.
+    pub fn add(&mut self, subscriber: Subscriber) -> bool {
+        if let Some(known) = self.find(subscriber.session) {
+            *known = subscriber;
+            return false;
+        }
+        match self {
+            Self::One(first) => *self = Self::Few(vec![*first, subscriber]),
+            Self::Few(list) if list.is_empty() => *self = Self::One(subscriber),
+            Self::Few(list) if list.len() < INDEX_FROM => list.push(subscriber),
+            Self::Few(list) => {
+                let mut many = Indexed { list: std::mem::take(list), places: BTreeMap::new() };
+                many.list.push(subscriber);
+                many.places = (0..).zip(&many.list).map(|(at, s)| (s.session, at)).collect();
+                *self = Self::Many(Box::new(many));
+            }
+            Self::Many(many) => {
+                many.places.insert(subscriber.session, many.list.len() as u32);
+                many.list.push(subscriber);
+            }
+        }
+        true
+    }
+
+    /// Removes a session's subscriber; true when it was there. The last one takes its place.
+    pub fn remove(&mut self, session: SessionKey) -> bool {
+        match self {
+            Self::One(one) if one.session == session => *self = Self::default(),
+            Self::One(_) => return false,
+            Self::Few(list) => {
+                let at = list.iter().position(|known| known.session == session);
+                let Some(at) = at else { return false };
+                list.swap_remove(at);
+                if let [last] = list[..] {
+                    *self = Self::One(last);
+                }
+            }
+            Self::Many(many) => {
+                let Some(at) = many.places.remove(&session) else { return false };
+                many.list.swap_remove(at as usize);
+                if let Some(moved) = many.list.get(at as usize) {
+                    many.places.insert(moved.session, at);
+                }
+                // Halfway down, so that one who comes and goes does not rebuild the index.
+                if many.list.len() <= INDEX_FROM / 2 {
+                    many.list.shrink_to_fit();
+                    *self = Self::Few(std::mem::take(&mut many.list));
+                }
+            }
+        }
+        true
+    }
+
+    fn find(&mut self, session: SessionKey) -> Option<&mut Subscriber> {
+        match self {
+            Self::One(one) => (one.session == session).then_some(one),
+            Self::Few(list) => list.iter_mut().find(|known| known.session == session),
+            Self::Many(many) => many.list.get_mut(*many.places.get(&session)? as usize),
+        }
     }
 }
 
@@ -144,17 +241,6 @@ impl Group {
     }
 }
 
-// Linear: a filter with very many subscribers pays for it when they all leave at once.
-fn take(list: &mut Vec<Subscriber>, session: SessionKey) -> bool {
-    match list.iter().position(|known| known.session == session) {
-        Some(at) => {
-            list.swap_remove(at);
-            true
-        }
-        None => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,5 +291,50 @@ mod tests {
         assert!(entry.is_empty());
         assert!(!entry.remove(Some("g"), SessionKey(0)));
         assert!(!entry.remove(None, SessionKey(0)));
+    }
+
+    #[test]
+    fn a_list_is_a_list_at_every_size() {
+        assert_eq!(size_of::<List>(), size_of::<Vec<Subscriber>>());
+        let (mut list, mut model) = (List::default(), Vec::<Subscriber>::new());
+        let check = |list: &List, model: &[Subscriber]| {
+            assert_eq!(**list, *model);
+            if let List::Many(many) = list {
+                assert_eq!(many.places.len(), model.len());
+            }
+        };
+        for session in 0..100 {
+            assert!(!list.remove(SessionKey(session)));
+            assert!(list.add(subscriber(session)));
+            model.push(subscriber(session));
+            let replaced = Subscriber { id: 7, ..subscriber(session / 2) };
+            assert!(!list.add(replaced));
+            model[session as usize / 2] = replaced;
+            check(&list, &model);
+        }
+        assert!(matches!(list, List::Many(_)));
+        for step in 0..100 {
+            let session = SessionKey(step * 37 % 100);
+            assert!(list.remove(session) && !list.remove(session));
+            let at = model.iter().position(|known| known.session == session).unwrap();
+            model.swap_remove(at);
+            check(&list, &model);
+        }
+        assert!(list.is_empty() && matches!(list, List::Few(_)));
+    }
+
+    #[test]
+    fn a_crowd_comes_and_goes_in_time() {
+        // With a scan per step this would be 10^10 steps: the test would not end.
+        let mut entry = FilterEntry::default();
+        for share in [None, Some("g")] {
+            for session in 0..100_000 {
+                assert!(entry.add(share, subscriber(session)));
+            }
+            for session in (0..100_000).rev() {
+                assert!(entry.remove(share, SessionKey(session)));
+            }
+        }
+        assert!(entry.is_empty());
     }
 }

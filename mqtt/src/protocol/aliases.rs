@@ -1,4 +1,6 @@
-//! Topic aliases that a client defined on this connection.
+//! Topic aliases of one connection, in both directions.
+
+use hashbrown::HashMap;
 
 use super::Violation;
 use crate::wire::ReasonCode;
@@ -7,6 +9,47 @@ use crate::wire::ReasonCode;
 #[derive(Debug, Default)]
 pub struct IncomingAliases {
     names: Vec<Option<Box<str>>>,
+}
+
+/// Topic name -> alias, as the server chose them for one connection: the names used last keep
+/// theirs. Bounded by the maximum that the client gave.
+#[derive(Debug)]
+pub struct OutgoingAliases {
+    maximum: u16,
+    names: HashMap<Box<str>, (u16, u64)>,
+    uses: u64,
+}
+
+impl OutgoingAliases {
+    /// No aliases yet; `maximum` is at least 1.
+    pub fn new(maximum: u16) -> Self {
+        debug_assert!(maximum > 0, "a client without aliases needs no table");
+        Self { maximum, names: HashMap::new(), uses: 0 }
+    }
+
+    /// The alias that stands for `topic`, if one was defined; it may then be sent without the name.
+    pub fn known(&mut self, topic: &str) -> Option<u16> {
+        let (alias, used) = self.names.get_mut(topic)?;
+        self.uses += 1;
+        *used = self.uses;
+        Some(*alias)
+    }
+
+    /// Defines an alias for `topic`, which must be sent with the name; takes it from the name that
+    /// was not used for longest when all are taken.
+    pub fn define(&mut self, topic: &str) -> u16 {
+        self.uses += 1;
+        let alias = if self.names.len() < usize::from(self.maximum) {
+            self.names.len() as u16 + 1
+        } else {
+            // Linear in the maximum, which the configuration keeps small.
+            let oldest = self.names.iter().min_by_key(|(_, (_, used))| *used);
+            let name = oldest.map(|(name, _)| name.clone()).unwrap_or_default();
+            self.names.remove(&name).map_or(1, |(alias, _)| alias)
+        };
+        self.names.insert(topic.into(), (alias, self.uses));
+        alias
+    }
 }
 
 impl IncomingAliases {
@@ -60,5 +103,17 @@ mod tests {
         assert!(aliases.resolve("", Some(1), 2).is_err());
         let refused = aliases.resolve("c", Some(3), 2).unwrap_err();
         assert_eq!(refused.reason, ReasonCode::TopicAliasInvalid);
+    }
+
+    #[test]
+    fn the_least_recently_used_name_loses_its_alias() {
+        let mut aliases = OutgoingAliases::new(2);
+        assert_eq!(aliases.known("a"), None);
+        assert_eq!(aliases.define("a"), 1);
+        assert_eq!(aliases.define("b"), 2);
+        assert_eq!(aliases.known("a"), Some(1));
+        assert_eq!(aliases.define("c"), 2);
+        assert_eq!(aliases.known("b"), None);
+        assert_eq!((aliases.known("a"), aliases.known("c")), (Some(1), Some(2)));
     }
 }

@@ -31,6 +31,8 @@ pub struct Accepted {
     pub window: u16,
     /// Largest packet it takes, in bytes with its header.
     pub max_packet_size_bytes: u32,
+    /// Topic aliases that the server may define for it; 0 for none.
+    pub topic_alias_maximum: u16,
     /// Whether reason strings and user properties may be sent with any packet.
     pub problem_information: bool,
 }
@@ -84,6 +86,11 @@ pub fn accept<'a>(
         keep_alive_s,
         window: connect.properties.receive_maximum().unwrap_or(u16::MAX).min(rules.max_inflight),
         max_packet_size_bytes: connect.properties.maximum_packet_size_bytes().unwrap_or(u32::MAX),
+        topic_alias_maximum: connect
+            .properties
+            .topic_alias_maximum()
+            .unwrap_or(0)
+            .min(rules.topic_alias_maximum),
         problem_information: v5 && connect.properties.request_problem_information().unwrap_or(true),
     };
     Ok((identity, accepted))

@@ -4,7 +4,7 @@
 mod aliases;
 mod connect;
 
-pub use aliases::IncomingAliases;
+pub use aliases::{IncomingAliases, OutgoingAliases};
 pub use connect::{Accepted, Identity, ServerRules, accept, connack_properties};
 
 use crate::wire::ReasonCode;

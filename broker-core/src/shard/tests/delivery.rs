@@ -1,8 +1,11 @@
 //! From publisher to subscriber.
 
-use mqtt::wire::{Ack, AckKind, Packet, PacketId, Properties, Publish, QoS, ReasonCode, Version};
+use mqtt::wire::{
+    Ack, AckKind, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, QoS, ReasonCode,
+    Version,
+};
 
-use super::{Bench, Client, qos};
+use super::{Bench, Client, qos, request};
 use crate::config::Limits;
 use crate::shard::Next;
 use mqtt::wire::{RetainHandling, SubscribeOptions, encode};
@@ -280,4 +283,33 @@ fn a_full_mailbox_pauses_the_publisher_and_loses_nothing() {
     bench.run();
     assert_eq!(bench.payloads(subscriber).len(), 50);
     assert_eq!(bench.stats[0].snapshot().publisher_pauses, 1);
+}
+
+#[test]
+fn a_client_that_takes_aliases_gets_each_name_once() {
+    let mut bench = Bench::new();
+    let mut properties = PropertyBuf::new();
+    properties.topic_alias_maximum(2).maximum_packet_size_bytes(60);
+    let wish = Connect { properties: properties.as_properties(), ..request(Version::V5, "s", true) };
+    let client = bench.connect_with(&wish);
+    assert!(matches!(bench.next(client), Packet::ConnAck(_)));
+    bench.subscribe(client, "#", qos(QoS::AtLeastOnce), 0);
+    let publisher = bench.connect(Version::V5, "p", true);
+    let long = "x".repeat(53); // fits without an alias only
+    for (topic, payload) in [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4"), ("b", "5"), ("d", &*long)] {
+        bench.publish(publisher, topic, payload, QoS::AtMostOnce, false);
+    }
+    let mut got = Vec::new();
+    while let Some(Packet::Publish(publish)) = bench.try_next(client) {
+        got.push((publish.topic, publish.properties.topic_alias()));
+    }
+    let expected = [
+        ("a", Some(1)),
+        ("b", Some(2)),
+        ("", Some(1)),
+        ("c", Some(2)), // b was used least recently
+        ("b", Some(1)),
+        ("d", None),
+    ];
+    assert_eq!(got, expected);
 }
