@@ -9,6 +9,8 @@ pub struct Config {
     pub listeners: Vec<ListenerConfig>,
     /// Bounds.
     pub limits: Limits,
+    /// Seconds between two looks at what changed below `$SYS/`; 0 publishes nothing there.
+    pub sys_interval_s: u32,
 }
 
 /// One MQTT listener.
@@ -26,6 +28,9 @@ pub struct ListenerConfig {
 pub struct Limits {
     /// Open connections on this node; further ones are closed at accept.
     pub max_connections: usize,
+    /// CONNECTs per second on this node, with bursts of a second's worth; further ones are refused
+    /// (0x9F, 3.x: 3). 0 for no limit.
+    pub max_connect_rate_per_s: u32,
     /// Milliseconds from accept to a complete CONNECT; later the connection is closed.
     pub connect_timeout_ms: u32,
     /// Milliseconds that a connection being closed may take to receive what it is owed.
@@ -66,8 +71,13 @@ pub struct Limits {
     pub max_retained_bytes: usize,
     /// Messages waiting between two shards; when full, publishers of the sending shard pause.
     pub max_mailbox_messages: usize,
+    /// Whether a payload that is announced as UTF-8 must be it; if not, the message is refused
+    /// (0x99) and goes nowhere.
+    pub check_payload_format: bool,
     /// What happens to a QoS 1 or 2 message for a full session queue.
     pub queue_full: QueueFull,
+    /// Which member of a shared subscription gets a message.
+    pub shared_strategy: SharedStrategy,
 }
 
 /// What happens to a QoS 1 or 2 message for a full session queue.
@@ -83,6 +93,23 @@ pub enum QueueFull {
     Disconnect,
 }
 
+/// Which member of a shared subscription gets a message; connected ones always first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedStrategy {
+    /// One after another.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest messages sent, not acknowledged, and queued. Over several shards
+    /// the shards take turns.
+    LeastInflight,
+    /// One member, until it is gone.
+    Sticky,
+    /// By the publishing session: its messages stay in order.
+    HashClient,
+    /// By the topic name: its messages stay in order.
+    HashTopic,
+}
+
 impl Default for ListenerConfig {
     fn default() -> Self {
         Self { address: Address::Tcp(([127, 0, 0, 1], 1883).into()), backlog: 4096 }
@@ -91,7 +118,11 @@ impl Default for ListenerConfig {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { listeners: vec![ListenerConfig::default()], limits: Limits::default() }
+        Self {
+            listeners: vec![ListenerConfig::default()],
+            limits: Limits::default(),
+            sys_interval_s: 10,
+        }
     }
 }
 
@@ -99,6 +130,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 1_000_000,
+            max_connect_rate_per_s: 0,
             connect_timeout_ms: 10_000,
             close_timeout_ms: 5_000,
             max_packet_size_bytes: 16 << 20,
@@ -117,7 +149,9 @@ impl Default for Limits {
             max_retained_messages: 10_000_000,
             max_retained_bytes: 4 << 30,
             max_mailbox_messages: 8_192,
+            check_payload_format: true,
             queue_full: QueueFull::DropNew,
+            shared_strategy: SharedStrategy::RoundRobin,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use broker_core::MAX_SHARDS;
-use broker_core::config::{Limits, ListenerConfig, QueueFull};
+use broker_core::config::{Limits, ListenerConfig, QueueFull, SharedStrategy};
 use rt_abstract::{Address, Pinning, Scheduler};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -216,6 +216,8 @@ macro_rules! limits {
             $(#[allow(missing_docs)] pub $name: $kind,)*
             #[allow(missing_docs)]
             pub queue_full: QueueFullName,
+            #[allow(missing_docs)]
+            pub shared_strategy: SharedStrategyName,
         }
 
         impl LimitSettings {
@@ -235,13 +237,21 @@ macro_rules! limits {
 
         impl From<LimitSettings> for Limits {
             fn from(from: LimitSettings) -> Self {
-                Self { $($name: from.$name,)* queue_full: from.queue_full.into() }
+                Self {
+                    $($name: from.$name,)*
+                    queue_full: from.queue_full.into(),
+                    shared_strategy: from.shared_strategy.into(),
+                }
             }
         }
 
         impl From<Limits> for LimitSettings {
             fn from(from: Limits) -> Self {
-                Self { $($name: from.$name,)* queue_full: from.queue_full.into() }
+                Self {
+                    $($name: from.$name,)*
+                    queue_full: from.queue_full.into(),
+                    shared_strategy: from.shared_strategy.into(),
+                }
             }
         }
     };
@@ -286,6 +296,23 @@ pub enum QueueFullName {
     DropOld,
     /// See [`QueueFull::Disconnect`].
     Disconnect,
+}
+
+/// [`SharedStrategy`] with its names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SharedStrategyName {
+    /// See [`SharedStrategy::RoundRobin`].
+    #[default]
+    RoundRobin,
+    /// See [`SharedStrategy::LeastInflight`].
+    LeastInflight,
+    /// See [`SharedStrategy::Sticky`].
+    Sticky,
+    /// See [`SharedStrategy::HashClient`].
+    HashClient,
+    /// See [`SharedStrategy::HashTopic`].
+    HashTopic,
 }
 
 impl Default for LimitSettings {
@@ -375,6 +402,30 @@ impl From<QueueFull> for QueueFullName {
             QueueFull::DropNew => Self::DropNew,
             QueueFull::DropOld => Self::DropOld,
             QueueFull::Disconnect => Self::Disconnect,
+        }
+    }
+}
+
+impl From<SharedStrategyName> for SharedStrategy {
+    fn from(from: SharedStrategyName) -> Self {
+        match from {
+            SharedStrategyName::RoundRobin => Self::RoundRobin,
+            SharedStrategyName::LeastInflight => Self::LeastInflight,
+            SharedStrategyName::Sticky => Self::Sticky,
+            SharedStrategyName::HashClient => Self::HashClient,
+            SharedStrategyName::HashTopic => Self::HashTopic,
+        }
+    }
+}
+
+impl From<SharedStrategy> for SharedStrategyName {
+    fn from(from: SharedStrategy) -> Self {
+        match from {
+            SharedStrategy::RoundRobin => Self::RoundRobin,
+            SharedStrategy::LeastInflight => Self::LeastInflight,
+            SharedStrategy::Sticky => Self::Sticky,
+            SharedStrategy::HashClient => Self::HashClient,
+            SharedStrategy::HashTopic => Self::HashTopic,
         }
     }
 }

@@ -8,6 +8,7 @@ use mqtt::topic::parse_filter;
 use mqtt::wire::{Disconnect, Packet, PropertyBuf, ReasonCode, Version, encode};
 
 use super::conn::Phase;
+use super::held::Held;
 use super::{ConnKey, SessionKey, Shard, Timer};
 
 /// How a connection leaves its session.
@@ -27,10 +28,18 @@ const SWEEP_PER_TICK: usize = 1000;
 impl Shard {
     /// Ends a connection because of what the client did; version 5 clients are told why.
     pub(super) fn violate(&mut self, key: ConnKey, violation: &Violation, now_ms: u64) {
-        let Some(conn) = self.conn(key) else { return };
+        if self.expel(key, violation, now_ms) {
+            self.stats.protocol_errors.add(1);
+        }
+    }
+
+    /// Ends a connection for a reason, which version 5 clients are told; false when it is closing
+    /// already.
+    pub(super) fn expel(&mut self, key: ConnKey, violation: &Violation, now_ms: u64) -> bool {
+        let Some(conn) = self.conn(key) else { return false };
         let (phase, version, verbose) = (conn.phase, conn.version, conn.problem_information);
         if phase == Phase::Closing {
-            return;
+            return false;
         }
         let client = self.client_of(key);
         tracing::debug!(client, reason = ?violation.reason, "connection closed: {violation}");
@@ -40,9 +49,9 @@ impl Shard {
             (_, Version::V5) => self.say_disconnect_with(key, violation, verbose),
             _ => {}
         }
-        self.stats.protocol_errors.add(1);
         self.detach(key, Parting::Lost, now_ms);
         self.close(key, now_ms);
+        true
     }
 
     /// Sends DISCONNECT with a reason to a version 5 client; 3.x has no such packet.
@@ -95,6 +104,7 @@ impl Shard {
         let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
         debug_assert_eq!(entry.conn, Some(key), "a session has one connection");
         entry.conn = None;
+        self.stats.clients_connected.sub(1);
         let expiry_s = entry.session.expiry_interval_s;
         // When the server goes, its clients did not vanish.
         if parting == Parting::Normal || self.draining {
@@ -129,18 +139,22 @@ impl Shard {
         debug_assert!(entry.conn.is_none(), "detached before it ends");
         let will = entry.will.take();
         let subscriptions = std::mem::take(&mut entry.session.subscriptions);
-        for subscription in &subscriptions {
+        for subscription in subscriptions.iter() {
             self.forget_subscription(key, &subscription.filter);
         }
-        let entry = &self.sessions[key.0 as usize];
-        let queued = entry.session.outgoing.as_ref().map_or(0, |outgoing| outgoing.queued());
-        self.stats.queued_messages.sub(queued as u64);
+        let entry = &mut self.sessions[key.0 as usize];
+        let mut owed = Vec::new();
+        if let Some(outgoing) = entry.session.outgoing.as_mut() {
+            Held::of(outgoing, &self.limits).became(Held::default(), &self.stats);
+            owed = outgoing.take_shared();
+        }
         let hash = self.hasher.of(&entry.session.client_id);
         if let Ok(found) = self.by_client.find_entry(hash, |&at| at == key.0) {
             found.remove();
         }
         self.sessions.remove(key.0 as usize);
         self.stats.sessions.sub(1);
+        self.hand_on(owed, now_ms);
         if let Some(will) = will {
             self.publish_will(&will, now_ms);
         }
@@ -164,6 +178,7 @@ impl Shard {
             self.stats.retained_messages.set(messages as u64);
             self.stats.retained_bytes.set(bytes as u64);
         }
+        self.publish_sys(now_ms);
         self.settle(now_ms); // mail that did not fit earlier, and wills
     }
 
@@ -180,7 +195,8 @@ impl Shard {
 
     /// Lets a connection go.
     pub(super) fn free(&mut self, key: ConnKey) {
-        if self.conns.try_remove(key.0 as usize).is_some() {
+        if let Some(mut conn) = self.conns.try_remove(key.0 as usize) {
+            conn.not_slow(&self.stats);
             self.stats.connections.sub(1);
             self.fabric.release_connection();
             self.freed.push(key);
@@ -231,6 +247,7 @@ impl Shard {
             return;
         }
         if entry.expires_at_ms.is_some_and(|at| at <= now_ms) {
+            self.stats.sessions_expired.add(1);
             self.end_session(key, now_ms);
             return;
         }
@@ -270,6 +287,7 @@ impl Shard {
             return;
         }
         self.stats.subscriptions.sub(1);
+        self.stats.shared_subscriptions.sub(share.is_some().into());
         self.update_route(parsed.filter, share);
         if self.subscriptions.get(parsed.filter).is_some_and(|entry| entry.is_empty()) {
             self.subscriptions.remove(parsed.filter);

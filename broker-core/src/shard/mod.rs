@@ -6,17 +6,22 @@
 //!
 //! The files follow the life of a connection: `connect`, `packets` (what a client may ask),
 //! `publish` (routing and delivery), `subscribe`, `close` (ends, wills, expiry), with `conn`,
-//! `outbox`, `subscribers` and `wheel` as their data.
+//! `outbox`, `subscribers` and `wheel` as their data. `sys` says what the counters say, for which
+//! `held` counts what sessions hold.
 
 mod close;
 mod conn;
 mod connect;
 mod fabric;
+mod held;
 mod outbox;
 mod packets;
 mod publish;
+mod rate;
+mod share;
 mod subscribe;
 mod subscribers;
+mod sys;
 #[cfg(test)]
 mod tests;
 mod wheel;
@@ -40,6 +45,7 @@ use outbox::BlockPool;
 pub use outbox::Output;
 use subscribe::Scan;
 use subscribers::{FilterEntry, Subscriber};
+pub use sys::Sys;
 pub use wheel::TICK_MS;
 use wheel::Wheel;
 
@@ -119,6 +125,8 @@ pub struct Shard {
     blocks: BlockPool,
     scratch: Scratch,
     draining: bool,
+    /// The node's voice, on the shard that has it.
+    sys: Option<Box<Sys>>,
 }
 
 /// A session with what ties it to this shard.
@@ -154,11 +162,11 @@ struct Scratch {
 }
 
 /// One session that a publish goes to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Target {
     subscriber: Subscriber,
     /// Chosen for a share group: delivered apart from plain subscriptions.
-    shared: bool,
+    share: Option<Arc<str>>,
 }
 
 impl Shard {
@@ -213,6 +221,7 @@ impl Shard {
             blocks: BlockPool::default(),
             scratch: Scratch::default(),
             draining: false,
+            sys: None,
             limits,
             fabric,
         }
@@ -328,6 +337,7 @@ impl Shard {
     pub fn next_write(&mut self, key: ConnKey, now_ms: u64) -> Write {
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Write::Idle };
         if let Some(output) = conn.outbox.take() {
+            conn.not_slow(&self.stats);
             return Write::Output(output);
         }
         if conn.phase == Phase::Closing && !conn.finished && !conn.broken {
@@ -361,6 +371,7 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
         if !ok {
             conn.outbox.clear();
+            conn.not_slow(&self.stats);
             conn.broken = true;
             self.kills.push(key);
         } else if conn.phase == Phase::Open {

@@ -10,6 +10,7 @@ use mqtt::wire::{
 
 use super::close::Parting;
 use super::conn::Phase;
+use super::held::Held;
 use super::{
     ConnKey, MAX_DRAINED_BYTES, Next, READ_BUFFER_BYTES, Received, Shard, connect, mark_dirty,
 };
@@ -110,13 +111,14 @@ fn on_packet(
         (_, Packet::Connect(_)) => {
             return Err(Violation::new(ReasonCode::ProtocolError, "second CONNECT"));
         }
-        _ => {}
+        (_, Packet::Publish(_)) => {}
+        _ => shard.stats.other_packets_received.add(1),
     }
     match packet {
         Packet::Publish(publish) => shard.on_publish(key, &publish, frame, now_ms)?,
         Packet::Ack(ack) => on_ack(shard, key, &ack, now_ms),
         Packet::Subscribe(subscribe) => shard.on_subscribe(key, &subscribe, now_ms)?,
-        Packet::Unsubscribe(unsubscribe) => shard.on_unsubscribe(key, &unsubscribe),
+        Packet::Unsubscribe(unsubscribe) => shard.on_unsubscribe(key, &unsubscribe, now_ms),
         Packet::PingReq => {
             let block = shard.reply(key);
             if let Some(block) = block {
@@ -162,6 +164,7 @@ fn on_ack(shard: &mut Shard, key: ConnKey, ack: &Ack<'_>, now_ms: u64) {
                 }
                 return;
             };
+            let before = Held::of(outgoing, &shard.limits);
             let answer = match ack.kind {
                 AckKind::PubRec => match outgoing.on_pubrec(id, ack.reason.is_error()) {
                     PubRecOutcome::Release => Some(ReasonCode::Success),
@@ -177,6 +180,7 @@ fn on_ack(shard: &mut Shard, key: ConnKey, ack: &Ack<'_>, now_ms: u64) {
                     None
                 }
             };
+            before.became(Held::of(outgoing, &shard.limits), &shard.stats);
             if let Some(reason) = answer {
                 shard.acknowledge(key, AckKind::PubRel, id, reason);
             }
@@ -228,9 +232,10 @@ fn malformed(shard: &mut Shard, key: ConnKey, error: DecodeError, now_ms: u64) {
 }
 
 impl Shard {
-    /// The block to encode an answer into; marks the connection as having something to write.
+    /// The block to encode one answer into; marks the connection as having something to write.
     pub(super) fn reply(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
         let conn = self.conns.get_mut(key.0 as usize)?;
+        self.stats.other_packets_sent.add(1);
         mark_dirty(&mut self.dirty, key, conn);
         Some(conn.outbox.block(&mut self.blocks))
     }

@@ -6,19 +6,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mqtt::protocol::Violation;
-use mqtt::routing::{ShardSet, ShareGroup};
+use mqtt::routing::ShareGroup;
 use mqtt::session::{
     Delivery, Draft, Lifetime, Message, Queued, Rejected, SHARE_PAYLOAD_BYTES, Step,
 };
 use mqtt::topic;
 use mqtt::wire::{
-    AckKind, Publish, PublishHead, QoS, ReasonCode, Version, encode_ack, encode_publish_head,
+    AckKind, Properties, Publish, PublishHead, QoS, ReasonCode, Version, encode_ack, encode_publish_head,
     publish_size_bytes,
 };
 use smallvec::SmallVec;
 
 use super::conn::{Conn, Phase};
+use super::held::Held;
 use super::outbox::BlockPool;
+use super::share::Group;
 use super::subscribers::Subscriber;
 use super::{ConnKey, Mail, Remote, SessionKey, Shard, Target, mark_dirty};
 use crate::config::QueueFull;
@@ -92,6 +94,14 @@ impl Shard {
         }
         let reason = if topic.starts_with("$SYS/") {
             ReasonCode::NotAuthorized // the server's own topics [MQTT-4.7.2-1] (4.7.2)
+        } else if self.limits.check_payload_format
+            && !is_as_announced(&publish.properties, publish.payload)
+        {
+            if publish.qos == QoS::AtMostOnce {
+                // Without an acknowledgement there is no other way to say it (3.3.2.3.2, 4.13).
+                return Err(UNLIKE_ANNOUNCED);
+            }
+            UNLIKE_ANNOUNCED.reason
         } else {
             let expires_at_ms = publish
                 .properties
@@ -165,10 +175,11 @@ impl Shard {
         }
         let mut matched = std::mem::take(&mut self.scratch.matched);
         let any = !matched.is_empty();
+        let point = self.share_point(draft);
         let plain = |shard| Hop { shard, plain: true, groups: SmallVec::new() };
         let mut hops: SmallVec<[Hop; 4]> = matched.shards.iter().map(plain).collect();
         for group in matched.groups.drain(..) {
-            let Some(shard) = group.pick(ShardSet::EMPTY) else { continue };
+            let Some(shard) = self.share_shard(&group, point) else { continue };
             match hops.iter_mut().find(|hop| hop.shard == shard) {
                 Some(hop) => hop.groups.push(group),
                 None => {
@@ -200,25 +211,26 @@ impl Shard {
         now_ms: u64,
     ) -> bool {
         let mut targets = std::mem::take(&mut self.scratch.targets);
-        let lists = self.collect(draft.topic, plain, groups, &mut targets);
+        let lists = self.collect(draft, plain, groups, &mut targets);
         let any = !targets.is_empty();
         match targets.as_slice() {
             [] => {}
-            [one] => self.deliver_once(one.subscriber, &[], draft, kept, None, now_ms),
+            [one] => self.deliver_once(one, &[], draft, kept, None, now_ms),
             _ => {
                 if lists > 1 {
                     // Stable, so that identifiers stay in the order of their filters.
-                    targets.sort_by_key(|target| (target.shared, target.subscriber.session));
+                    targets.sort_by_key(|target| (target.share.is_some(), target.subscriber.session));
                 }
                 let mut frames = std::mem::take(&mut self.scratch.frames);
                 frames.clear();
                 let mut rest = targets.as_slice();
                 while let Some((first, _)) = rest.split_first() {
-                    let same = if first.shared || lists == 1 {
+                    let same = if first.share.is_some() || lists == 1 {
                         1
                     } else {
                         let same = |target: &&Target| {
-                            !target.shared && target.subscriber.session == first.subscriber.session
+                            target.share.is_none()
+                                && target.subscriber.session == first.subscriber.session
                         };
                         rest.iter().take_while(same).count()
                     };
@@ -237,27 +249,29 @@ impl Shard {
     /// Fills `targets`; returns how many lists they came from: entries of one list are distinct.
     fn collect(
         &self,
-        topic: &str,
+        draft: &Draft<'_>,
         plain: bool,
         groups: &Groups<'_>,
         targets: &mut Vec<Target>,
     ) -> usize {
-        let connected = |key: SessionKey| {
-            self.sessions.get(key.0 as usize).is_some_and(|entry| entry.conn.is_some())
+        let point = self.share_point(draft);
+        let strategy = self.limits.shared_strategy;
+        let pick = |group: &Group| {
+            let member = group.pick(strategy, point, |key| self.standing(key))?;
+            Some(Target { subscriber: member, share: Some(group.raw.clone()) })
         };
         let mut lists = 0;
         if plain || matches!(groups, Groups::All) {
-            self.subscriptions.matches(topic, |entry| {
+            self.subscriptions.matches(draft.topic, |entry| {
                 if plain && !entry.plain.is_empty() {
                     lists += 1;
                     let all = entry.plain.iter();
-                    targets.extend(all.map(|&subscriber| Target { subscriber, shared: false }));
+                    targets.extend(all.map(|&subscriber| Target { subscriber, share: None }));
                 }
                 if matches!(groups, Groups::All) {
-                    let picked = entry.groups.iter().filter_map(|group| group.pick(connected));
-                    for subscriber in picked {
+                    for target in entry.groups.iter().filter_map(pick) {
                         lists += 1;
-                        targets.push(Target { subscriber, shared: true });
+                        targets.push(target);
                     }
                 }
             });
@@ -265,11 +279,9 @@ impl Shard {
         if let Groups::Chosen(groups) = groups {
             for group in *groups {
                 let entry = self.subscriptions.get(group.filter());
-                let local =
-                    entry.and_then(|e| e.groups.iter().find(|local| *local.name == **group.name()));
-                if let Some(subscriber) = local.and_then(|local| local.pick(connected)) {
+                if let Some(target) = entry.and_then(|e| e.group(group.name())).and_then(pick) {
                     lists += 1;
-                    targets.push(Target { subscriber, shared: true });
+                    targets.push(target);
                 }
             }
         }
@@ -302,22 +314,44 @@ impl Shard {
                 options.no_local &= other.no_local();
                 ids.extend((other.id > 0).then_some(other.id));
             }
-            let merged = Subscriber::new(first.session, &options, 0);
-            self.deliver_once(merged, &ids, draft, kept, Some(frames), now_ms);
+            let subscriber = Subscriber::new(first.session, &options, 0);
+            let merged = Target { subscriber, share: None };
+            self.deliver_once(&merged, &ids, draft, kept, Some(frames), now_ms);
             return;
         };
-        self.deliver_once(one.subscriber, &[], draft, kept, Some(frames), now_ms);
+        self.deliver_once(one, &[], draft, kept, Some(frames), now_ms);
+    }
+
+    /// Delivers to the chosen member of one share group of this shard, if it has any.
+    pub(super) fn deliver_shared(
+        &mut self,
+        filter: &str,
+        name: &str,
+        draft: &Draft<'_>,
+        message: &Arc<Message>,
+        now_ms: u64,
+    ) {
+        let (strategy, point) = (self.limits.shared_strategy, self.share_point(draft));
+        let group = self.subscriptions.get(filter).and_then(|entry| entry.group(name));
+        let target = group.and_then(|group| {
+            let subscriber = group.pick(strategy, point, |key| self.standing(key))?;
+            Some(Target { subscriber, share: Some(group.raw.clone()) })
+        });
+        if let Some(target) = target {
+            self.deliver_once(&target, &[], draft, &mut Some(message.clone()), None, now_ms);
+        }
     }
 
     fn deliver_once(
         &mut self,
-        to: Subscriber,
+        target: &Target,
         ids: &[u32],
         draft: &Draft<'_>,
         kept: &mut Option<Arc<Message>>,
         frames: Option<&mut Frames>,
         now_ms: u64,
     ) {
+        let to = target.subscriber;
         let Some(entry) = self.sessions.get_mut(to.session.0 as usize) else { return };
         if to.no_local() && entry.number == draft.origin {
             return; // [MQTT-3.8.3-3]
@@ -348,7 +382,8 @@ impl Shard {
             return;
         }
         let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
-        let delivery = Delivery { qos, retain, subscription_ids: ids.into() };
+        let share = target.share.clone();
+        let delivery = Delivery { qos, retain, subscription_ids: ids.into(), share };
         self.enqueue(to.session, Queued { message, delivery });
         self.pump_window(to.session, now_ms);
     }
@@ -357,9 +392,9 @@ impl Shard {
     pub(super) fn enqueue(&mut self, key: SessionKey, queued: Queued) {
         let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
         let outgoing = entry.session.outgoing_mut();
-        let before = outgoing.queued();
+        let before = Held::of(outgoing, &self.limits);
         let result = outgoing.enqueue(queued, &self.bounds);
-        count_queued(&self.stats, before, outgoing.queued());
+        before.became(Held::of(outgoing, &self.limits), &self.stats);
         if let Err(Rejected { dropped }) = result {
             self.stats.dropped_queue.add(dropped as u64);
             if self.limits.queue_full == QueueFull::Disconnect
@@ -386,7 +421,7 @@ impl Shard {
         let Some(conn_key) = entry.conn else { return };
         let Some(conn) = conns.get_mut(conn_key.0 as usize) else { return };
         if let Some(outgoing) = entry.session.outgoing.as_mut() {
-            let before = outgoing.queued();
+            let before = Held::of(outgoing, limits);
             let mut expired = 0;
             while conn.outbox.len_bytes() < limits.max_outbox_bytes {
                 let Some(step) = outgoing.next_step(conn.window, now_ms, &mut expired) else {
@@ -397,6 +432,7 @@ impl Shard {
                     Step::Release(id) => {
                         let block = conn.outbox.block(blocks);
                         encode_ack(block, conn.version, AckKind::PubRel, id, ReasonCode::Success);
+                        stats.other_packets_sent.add(1);
                     }
                     Step::Publish { id, dup, queued } => {
                         let draft = queued.message.draft();
@@ -420,7 +456,8 @@ impl Shard {
                 }
             }
             stats.dropped_expired.add(expired);
-            count_queued(stats, before, outgoing.queued());
+            before.became(Held::of(outgoing, limits), stats);
+            conn.note_slow(limits.max_outbox_bytes, stats);
         }
     }
 
@@ -428,10 +465,22 @@ impl Shard {
     pub(super) fn settle(&mut self, now_ms: u64) -> Option<u8> {
         while let Some(key) = self.evictions.pop() {
             let full = Violation::new(ReasonCode::QuotaExceeded, "session queue is full");
-            self.violate(key, &full, now_ms);
+            if self.expel(key, &full, now_ms) {
+                self.stats.disconnected_queue_full.add(1);
+            }
         }
         self.post_mail()
     }
+}
+
+/// A payload that is not of the format that its properties announce.
+pub(super) const UNLIKE_ANNOUNCED: Violation =
+    Violation::new(ReasonCode::PayloadFormatInvalid, "payload is not UTF-8 as announced");
+
+/// Whether a payload, also a will's, is of the format that its properties announce: a receiver may
+/// check it (3.3.2.3.2), so that its subscribers need not.
+pub(super) fn is_as_announced(properties: &Properties<'_>, payload: &[u8]) -> bool {
+    properties.payload_is_utf8() != Some(true) || std::str::from_utf8(payload).is_ok()
 }
 
 /// Delivers a publish that another shard routed here.
@@ -543,13 +592,6 @@ fn head<'a>(draft: &Draft<'a>, retain: bool, now_ms: u64) -> PublishHead<'a> {
 fn fits(conn: &Conn, head: &PublishHead<'_>) -> bool {
     conn.max_packet_size_bytes == u32::MAX
         || publish_size_bytes(conn.version, head) <= conn.max_packet_size_bytes as usize
-}
-
-fn count_queued(stats: &ShardStats, before: usize, after: usize) {
-    match after.checked_sub(before) {
-        Some(more) => stats.queued_messages.add(more as u64),
-        None => stats.queued_messages.sub((before - after) as u64),
-    }
 }
 
 impl Frames {

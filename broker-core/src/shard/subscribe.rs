@@ -12,6 +12,7 @@ use mqtt::wire::{
 };
 use smallvec::SmallVec;
 
+use super::held::Held;
 use super::publish::send_qos0;
 use super::subscribers::Subscriber;
 use super::{ConnKey, SessionKey, Shard, mark_dirty};
@@ -54,7 +55,12 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn on_unsubscribe(&mut self, key: ConnKey, unsubscribe: &Unsubscribe<'_>) {
+    pub(super) fn on_unsubscribe(
+        &mut self,
+        key: ConnKey,
+        unsubscribe: &Unsubscribe<'_>,
+        now_ms: u64,
+    ) {
         let Some(conn) = self.conn(key) else { return };
         let (session, version) = (conn.session, conn.version);
         let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
@@ -62,7 +68,9 @@ impl Shard {
             let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
             let reason = if entry.session.unsubscribe(raw).is_some() {
                 entry.scans.retain(|scan| *scan.filter != *raw);
+                let owed = self.take_queued_of(session, raw);
                 self.forget_subscription(session, raw);
+                self.hand_on(owed, now_ms);
                 ReasonCode::Success
             } else if parse_filter_within(raw, &self.topic_limits).is_err() {
                 ReasonCode::TopicFilterInvalid
@@ -108,14 +116,15 @@ impl Shard {
             return Ok(ReasonCode::UnspecifiedError);
         };
         if entry.session.subscriptions.len() >= self.limits.max_subscriptions
-            && !entry.session.subscriptions.iter().any(|known| *known.filter == *raw)
+            && entry.session.subscriptions.get(raw).is_none()
         {
             return Ok(ReasonCode::QuotaExceeded);
         }
         let replaced = entry.session.subscribe(Subscription { filter: raw.into(), options, id });
         let subscriber = Subscriber::new(session, &options, id);
-        if self.subscriptions.entry(parsed.filter).add(share, subscriber) {
+        if self.subscriptions.entry(parsed.filter).add(share, raw, subscriber) {
             self.stats.subscriptions.add(1);
+            self.stats.shared_subscriptions.add(share.is_some().into());
             self.update_route(parsed.filter, share);
         }
         let wants_retained = share.is_none() // [MQTT-3.8.4-4] (4.8.2)
@@ -138,6 +147,18 @@ impl Shard {
         })
     }
 
+    /// What waits in a session's queue for a shared subscription that it leaves.
+    fn take_queued_of(&mut self, session: SessionKey, raw: &str) -> Vec<Queued> {
+        let entry = self.sessions.get_mut(session.0 as usize);
+        let Some(outgoing) = entry.and_then(|entry| entry.session.outgoing.as_mut()) else {
+            return Vec::new();
+        };
+        let before = Held::of(outgoing, &self.limits);
+        let owed = outgoing.take_queued_of(raw);
+        before.became(Held::of(outgoing, &self.limits), &self.stats);
+        owed
+    }
+
     /// Tells the node's routes what this shard has under a filter now.
     pub(super) fn update_route(&self, filter: &str, share: Option<&str>) {
         if self.fabric.shards() == 1 {
@@ -152,8 +173,7 @@ impl Shard {
                 self.fabric.routes.remove(filter, self.id);
             }
             Some(name) => {
-                let group =
-                    entry.and_then(|entry| entry.groups.iter().find(|group| *group.name == *name));
+                let group = entry.and_then(|entry| entry.group(name));
                 let members = group.map_or(0, |group| group.members.len() as u32);
                 self.fabric.routes.set_group(filter, name, self.id, members);
             }
@@ -210,7 +230,7 @@ impl Shard {
         let qos = message.qos().min(to.qos());
         if qos > QoS::AtMostOnce {
             // Sent because of a subscription: the retain flag is set [MQTT-3.3.1-8].
-            let delivery = Delivery { qos, retain: true, subscription_ids: ids };
+            let delivery = Delivery { qos, retain: true, subscription_ids: ids, share: None };
             self.enqueue(key, Queued { message, delivery });
             self.pump_window(key, now_ms);
             return;

@@ -1,12 +1,12 @@
 //! Who on this shard subscribed to one filter.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use mqtt::wire::{QoS, RetainHandling, SubscribeOptions};
 
 use super::SessionKey;
+use super::share::Group;
 
 /// What the shard's filter tree holds per filter.
 #[derive(Debug, Default)]
@@ -27,16 +27,6 @@ pub struct Subscriber {
     flags: u8,
 }
 
-/// The members of one share group on this shard.
-#[derive(Debug)]
-pub struct Group {
-    /// The share name.
-    pub name: Box<str>,
-    /// Its members here; never empty.
-    pub members: List,
-    next: Cell<u32>,
-}
-
 impl FilterEntry {
     /// Whether nobody is left.
     pub fn is_empty(&self) -> bool {
@@ -48,14 +38,14 @@ impl FilterEntry {
         self.groups.get(self.place(name).ok()?)
     }
 
-    /// Adds a subscriber, or replaces the one of the same session; true when it is new.
-    pub fn add(&mut self, share: Option<&str>, subscriber: Subscriber) -> bool {
+    /// Adds a subscriber, or replaces the one of the same session; true when it is new. `raw` is
+    /// the filter as the client wrote it, from which `share` is the name.
+    pub fn add(&mut self, share: Option<&str>, raw: &str, subscriber: Subscriber) -> bool {
         let Some(name) = share else { return self.plain.add(subscriber) };
         match self.place(name) {
             Ok(at) => self.groups[at].members.add(subscriber),
             Err(at) => {
-                let members = List::One(subscriber);
-                self.groups.insert(at, Group { name: name.into(), members, next: Cell::new(0) });
+                self.groups.insert(at, Group::new(name, raw, subscriber));
                 true
             }
         }
@@ -226,21 +216,6 @@ impl Subscriber {
     }
 }
 
-impl Group {
-    /// The next member in turn, preferring those that `connected` says are there: a message for
-    /// an absent member waits while others could work on it.
-    pub fn pick(&self, connected: impl Fn(SessionKey) -> bool) -> Option<Subscriber> {
-        let count = self.members.len();
-        let start = self.next.get() as usize;
-        self.next.set(self.next.get().wrapping_add(1));
-        let turn = |offset: usize| self.members[(start + offset) % count];
-        (0..count)
-            .map(turn)
-            .find(|member| connected(member.session))
-            .or_else(|| (count > 0).then(|| turn(0)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,29 +243,6 @@ mod tests {
             (QoS::AtMostOnce, false, false)
         );
         assert_eq!(none.options(), SubscribeOptions::default());
-    }
-
-    #[test]
-    fn groups_take_turns_and_prefer_the_connected() {
-        let mut entry = FilterEntry::default();
-        for session in 0..3 {
-            assert!(entry.add(Some("g"), subscriber(session)));
-        }
-        assert!(!entry.add(Some("g"), subscriber(1)));
-        let pick = |entry: &FilterEntry, absent: u32| {
-            entry.groups[0].pick(|key| key != SessionKey(absent)).unwrap().session.0
-        };
-        assert_eq!(
-            [pick(&entry, 9), pick(&entry, 9), pick(&entry, 9), pick(&entry, 9)],
-            [0, 1, 2, 0]
-        );
-        assert_ne!(pick(&entry, 1), 1);
-        for session in 0..3 {
-            assert!(entry.remove(Some("g"), SessionKey(session)));
-        }
-        assert!(entry.is_empty());
-        assert!(!entry.remove(Some("g"), SessionKey(0)));
-        assert!(!entry.remove(None, SessionKey(0)));
     }
 
     #[test]
@@ -329,7 +281,7 @@ mod tests {
         let mut entry = FilterEntry::default();
         for share in [None, Some("g")] {
             for session in 0..100_000 {
-                assert!(entry.add(share, subscriber(session)));
+                assert!(entry.add(share, "$share/g/t", subscriber(session)));
             }
             for session in (0..100_000).rev() {
                 assert!(entry.remove(share, SessionKey(session)));

@@ -7,6 +7,7 @@
 mod incoming;
 mod message;
 mod outgoing;
+mod subscriptions;
 mod will;
 
 pub use incoming::Incoming;
@@ -14,9 +15,8 @@ pub use message::{Draft, Lifetime, Message, SHARE_PAYLOAD_BYTES};
 pub use outgoing::{
     Delivery, Outgoing, PubRecOutcome, QueueBounds, QueueFull, Queued, Rejected, Step,
 };
+pub use subscriptions::{Subscription, Subscriptions};
 pub use will::Will;
-
-use crate::wire::SubscribeOptions;
 
 /// The state that MQTT calls a session. Empty parts take no memory.
 #[derive(Debug, Default)]
@@ -26,22 +26,11 @@ pub struct Session {
     /// How long it lives after its connection, in seconds; `u32::MAX` is for ever.
     pub expiry_interval_s: u32,
     /// Its subscriptions: filter as the client wrote it, `$share/...` included.
-    pub subscriptions: Vec<Subscription>,
+    pub subscriptions: Subscriptions,
     /// QoS 1 and 2 towards the client.
     pub outgoing: Option<Box<Outgoing>>,
     /// QoS 2 from the client.
     pub incoming: Incoming,
-}
-
-/// One subscription of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subscription {
-    /// The filter as the client wrote it.
-    pub filter: Box<str>,
-    /// Options.
-    pub options: SubscribeOptions,
-    /// Subscription identifier; 0 for none.
-    pub id: u32,
 }
 
 impl Session {
@@ -57,19 +46,12 @@ impl Session {
 
     /// Adds or replaces a subscription; returns the one it replaces [MQTT-3.8.4-3].
     pub fn subscribe(&mut self, subscription: Subscription) -> Option<Subscription> {
-        match self.subscriptions.iter_mut().find(|known| known.filter == subscription.filter) {
-            Some(known) => Some(std::mem::replace(known, subscription)),
-            None => {
-                self.subscriptions.push(subscription);
-                None
-            }
-        }
+        self.subscriptions.replace(subscription)
     }
 
     /// Removes a subscription by its filter, compared character by character [MQTT-3.10.4-1].
     pub fn unsubscribe(&mut self, filter: &str) -> Option<Subscription> {
-        let at = self.subscriptions.iter().position(|known| &*known.filter == filter)?;
-        Some(self.subscriptions.swap_remove(at))
+        self.subscriptions.take(filter)
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Delivery {
     pub retain: bool,
     /// Identifiers of all subscriptions that matched.
     pub subscription_ids: SmallVec<[u32; 2]>,
+    /// The shared subscription that chose this session, as `$share/NAME/FILTER`.
+    pub share: Option<Arc<str>>,
 }
 
 /// A message with how to deliver it.
@@ -199,6 +201,31 @@ impl Outgoing {
         self.resend = order.into_iter().map(|(_, id)| id).collect();
     }
 
+    /// Takes out what other members of share groups are to get when this session ends: everything
+    /// queued, and QoS 1 messages that were not acknowledged, in the order of sending. A QoS 2
+    /// message that was sent goes to nobody else [MQTT-4.8.2-5].
+    pub fn take_shared(&mut self) -> Vec<Queued> {
+        let mut sent: Vec<(u64, Queued)> = self
+            .inflight
+            .extract_if(|_, entry| {
+                let shared = |q: &Queued| {
+                    q.delivery.share.is_some() && q.delivery.qos == QoS::AtLeastOnce
+                };
+                entry.publish.as_ref().is_some_and(shared)
+            })
+            .filter_map(|(_, entry)| Some((entry.order, entry.publish?)))
+            .collect();
+        sent.sort_unstable_by_key(|(order, _)| *order);
+        let mut taken: Vec<Queued> = sent.into_iter().map(|(_, queued)| queued).collect();
+        taken.extend(self.take_queued(|share| share.is_some()));
+        taken
+    }
+
+    /// Takes out what waits in the queue for one shared subscription, which this session leaves.
+    pub fn take_queued_of(&mut self, share: &str) -> Vec<Queued> {
+        self.take_queued(|queued| queued == Some(share))
+    }
+
     /// Messages waiting for the window.
     pub fn queued(&self) -> usize {
         self.queue.len()
@@ -227,6 +254,21 @@ impl Outgoing {
             self.resend.retain(|other| *other != id);
         }
         true
+    }
+
+    fn take_queued(&mut self, wanted: impl Fn(Option<&str>) -> bool) -> Vec<Queued> {
+        let (taken, kept): (Vec<_>, VecDeque<_>) = std::mem::take(&mut self.queue)
+            .into_iter()
+            .fold((Vec::new(), VecDeque::new()), |(mut taken, mut kept), queued| {
+                match wanted(queued.delivery.share.as_deref()) {
+                    true => taken.push(queued),
+                    false => kept.push_back(queued),
+                }
+                (taken, kept)
+            });
+        self.queue = kept;
+        self.queued_bytes -= taken.iter().map(|queued| queued.message.size_bytes()).sum::<usize>();
+        taken
     }
 
     fn pop_queue(&mut self) -> Option<Queued> {
@@ -268,7 +310,8 @@ mod tests {
             expires_at_ms: None,
             origin: 0,
         });
-        let delivery = Delivery { qos, retain: false, subscription_ids: SmallVec::new() };
+        let delivery =
+            Delivery { qos, retain: false, subscription_ids: SmallVec::new(), share: None };
         Queued { message: Arc::new(message), delivery }
     }
 
@@ -382,5 +425,36 @@ mod tests {
         assert!(matches!(out.next_step(9, 50, &mut expired), Some(Step::Release(_))));
         assert!(out.next_step(9, 50, &mut expired).is_none());
         assert_eq!(expired, 1);
+    }
+
+    #[test]
+    fn what_a_share_group_is_owed_can_be_taken_out() {
+        let mut out = Outgoing::default();
+        let of = |payload: &str, qos, share: Option<&str>| {
+            let mut queued = queued(payload, qos);
+            queued.delivery.share = share.map(Arc::from);
+            queued
+        };
+        let bounds = QueueBounds { max_messages: 9, ..BOUNDS };
+        for entry in [
+            of("sent 1", QoS::AtLeastOnce, Some("g")),
+            of("sent 2", QoS::ExactlyOnce, Some("g")),
+            of("own", QoS::AtLeastOnce, None),
+            of("queued 1", QoS::ExactlyOnce, Some("g")),
+            of("queued 2", QoS::AtLeastOnce, Some("h")),
+            of("queued own", QoS::AtLeastOnce, None),
+        ] {
+            out.enqueue(entry, &bounds).unwrap();
+        }
+        for _ in 0..3 {
+            next(&mut out, 3);
+        }
+        let text = |queued: Vec<Queued>| -> Vec<String> {
+            let payload = |q: &Queued| String::from_utf8_lossy(q.message.draft().payload).into();
+            queued.iter().map(payload).collect()
+        };
+        assert_eq!(text(out.take_queued_of("h")), ["queued 2"]);
+        assert_eq!(text(out.take_shared()), ["sent 1", "queued 1"]);
+        assert_eq!((out.inflight(), out.queued(), out.queued_bytes()), (2, 1, 11));
     }
 }

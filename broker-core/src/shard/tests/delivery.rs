@@ -8,7 +8,7 @@ use mqtt::wire::{
 use super::{Bench, Client, qos, request};
 use crate::config::Limits;
 use crate::shard::Next;
-use mqtt::wire::{RetainHandling, SubscribeOptions, encode};
+use mqtt::wire::{FilterBuf, RetainHandling, SubscribeOptions, Unsubscribe, encode};
 
 const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
 
@@ -312,4 +312,67 @@ fn a_client_that_takes_aliases_gets_each_name_once() {
         ("d", None),
     ];
     assert_eq!(got, expected);
+}
+
+#[test]
+fn what_a_leaving_member_was_owed_goes_to_another() {
+    for shards in [1, 2] {
+        let mut bench = Bench::with(shards, Limits { max_inflight: 2, ..Limits::default() });
+        let names = [bench.name_on(0, "a"), bench.name_on(shards as u8 - 1, "b")];
+        let publisher = bench.connect(Version::V5, "publisher", true);
+        let leaving = bench.connect(Version::V5, &names[0], true);
+        bench.subscribe(leaving, "$share/g/t", qos(QoS::ExactlyOnce), 0);
+        for (payload, level) in [
+            ("sent once", QoS::AtLeastOnce),
+            ("sent twice", QoS::ExactlyOnce),
+            ("queued 1", QoS::AtLeastOnce),
+            ("queued 2", QoS::ExactlyOnce),
+        ] {
+            bench.publish(publisher, "t", payload, level, false);
+            // QoS 2 publishes of this test reuse one identifier: end the exchange.
+            ack(&mut bench, publisher, AckKind::PubRel, PacketId::new(77).unwrap());
+        }
+        assert_eq!(bench.payloads(leaving), ["sent once", "sent twice"]);
+        let staying = bench.connect(Version::V5, &names[1], true);
+        bench.subscribe(staying, "$share/g/t", qos(QoS::ExactlyOnce), 0);
+        bench.end(leaving); // its session ends with it
+        let mut got = Vec::new();
+        while let Some(Packet::Publish(publish)) = bench.try_next(staying) {
+            got.push((publish.payload, publish.dup));
+            ack(&mut bench, staying, AckKind::PubAck, publish.packet_id.unwrap());
+            ack(&mut bench, staying, AckKind::PubRec, publish.packet_id.unwrap());
+        }
+        // What was sent at QoS 2 goes to nobody else [MQTT-4.8.2-5].
+        let expected = [&b"sent once"[..], b"queued 1", b"queued 2"].map(|payload| (payload, false));
+        assert_eq!(got, expected, "{shards} shards");
+        let queued: u64 = bench.stats.iter().map(|stats| stats.snapshot().queued_messages).sum();
+        assert_eq!(queued, 0);
+    }
+}
+
+#[test]
+fn a_member_that_unsubscribes_leaves_its_queue_to_the_others() {
+    let mut bench = Bench::with(1, Limits { max_inflight: 1, ..Limits::default() });
+    let publisher = bench.connect(Version::V5, "p", true);
+    let leaving = bench.connect(Version::V5, "a", true);
+    bench.subscribe(leaving, "$share/g/t", qos(QoS::AtLeastOnce), 0);
+    for payload in ["1", "2"] {
+        bench.publish(publisher, "t", payload, QoS::AtLeastOnce, false);
+    }
+    assert_eq!(bench.payloads(leaving), ["1"]);
+    let staying = bench.connect(Version::V5, "b", true);
+    bench.subscribe(staying, "$share/g/t", qos(QoS::AtLeastOnce), 0);
+    let mut filters = FilterBuf::for_unsubscribe();
+    filters.push("$share/g/t", SubscribeOptions::default());
+    bench.send(
+        leaving,
+        &Packet::Unsubscribe(Unsubscribe {
+            packet_id: PacketId::MIN,
+            properties: Properties::EMPTY,
+            filters: filters.as_filters(),
+        }),
+    );
+    assert!(matches!(bench.next(leaving), Packet::UnsubAck(_)));
+    assert_eq!(bench.payloads(staying), ["2"]);
+    assert_eq!(bench.stats[0].snapshot().queued_messages, 0);
 }
