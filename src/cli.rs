@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use broker_core::MAX_SHARDS;
 use clap::{Args, Parser, Subcommand};
+use mqtt::access::{DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS};
 use rt_abstract::Address;
 
 use crate::backend::Backend;
@@ -25,12 +26,32 @@ pub enum Command {
     Serve(ServeArgs),
     /// List the backends and what each can do on this machine
     Runtimes,
+    /// Set or remove a user of a users file
+    Passwd(PasswdArgs),
     /// Check or show the configuration
     Config {
         /// Which of the two.
         #[command(subcommand)]
         command: ConfigCommand,
     },
+}
+
+/// Arguments of `gearbox passwd`.
+#[derive(Debug, Args)]
+pub struct PasswdArgs {
+    /// The users file, made when missing; auth.users_file names it to the broker
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// User name
+    #[arg(value_name = "USER")]
+    pub user: String,
+    /// Remove the user instead of setting its password
+    #[arg(long, conflicts_with = "iterations")]
+    pub delete: bool,
+    /// Cost of verifying the password; more make guessing slower, and every CONNECT
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_ITERATIONS,
+        value_parser = clap::value_parser!(u32).range(i64::from(MIN_ITERATIONS)..=i64::from(MAX_ITERATIONS)))]
+    pub iterations: u32,
 }
 
 /// What to do with the configuration.

@@ -6,9 +6,11 @@ mod cli;
 mod config;
 mod data_dir;
 mod log;
+mod passwd;
 mod runtimes;
 mod serve;
 mod signals;
+mod users_file;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -41,10 +43,17 @@ fn run(cli: &Cli) -> Result<(), String> {
             print(&runtimes::table(&backend::probe_all()));
             Ok(())
         }
+        Command::Passwd(args) => {
+            print(&passwd::passwd(args)?);
+            Ok(())
+        }
         Command::Config { command } => {
             let (ConfigCommand::Check(args) | ConfigCommand::Show(args)) = command;
             let file = args.config.as_deref();
             let settings = config::load(file, environment()).map_err(|error| error.to_string())?;
+            if let (ConfigCommand::Check(_), Some(users)) = (command, settings.auth.users_file()) {
+                users_file::load(users).map_err(|error| format!("auth.users_file: {error}"))?;
+            }
             match command {
                 ConfigCommand::Show(_) => print(&config::show(&settings)),
                 ConfigCommand::Check(_) => {

@@ -3,11 +3,12 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use broker_core::Node;
+use broker_core::{Access, Node};
 use rt_abstract::{
     Address, Core, Pinning, Probe, RunOptions, Runtime, Scheduler, Shutdown, bound_address,
     remove_socket_file,
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 use crate::backend::{self, Backend, Visit};
 use crate::cli::ServeArgs;
 use crate::config::{self, BackendChoice, Settings};
-use crate::{data_dir, environment, log, print, signals};
+use crate::{data_dir, environment, log, print, signals, users_file};
 
 /// Runs the broker until it is told to end.
 ///
@@ -63,14 +64,17 @@ impl Visit for Run {
             require_io_uring: settings.runtime.require_io_uring,
             force_fallback: settings.runtime.force_fallback,
         };
-        let node =
-            Node::bind(settings.broker(), options.cores).map_err(|error| error.to_string())?;
+        let users_file = settings.auth.users_file().map(Path::to_owned);
+        let mut config = settings.broker();
+        config.auth.users = users_file.as_deref().map(users_file::load).transpose()?;
+        let node = Node::bind(config, options.cores).map_err(|error| error.to_string())?;
         let admin = settings.admin.address.0.as_ref().map(bind_admin).transpose()?;
 
         // Longer than the broker's own bound, which is what normally ends a drain.
         let close_timeout = u64::from(settings.limits.close_timeout_ms);
         let drain_limit = Duration::from_millis(close_timeout) + Duration::from_secs(10);
-        signals::watch(node.shutdown().clone(), drain_limit)
+        let reload = users_file.map(|path| reload_users(path, node.access().clone()));
+        signals::watch(node.shutdown().clone(), drain_limit, reload)
             .map_err(|error| format!("cannot watch for signals: {error}"))?;
 
         let info = admin::ServerInfo {
@@ -189,6 +193,17 @@ fn choose(
         return Err(format!("io_uring is required, but backend '{name}' cannot: {why}"));
     }
     Ok((backend, probe))
+}
+
+/// Reads the users again; a file with a mistake changes nothing.
+fn reload_users(path: PathBuf, access: Arc<Access>) -> signals::Reload {
+    Box::new(move || match users_file::load(&path) {
+        Ok(users) => {
+            info!(users = users.len(), "users read again");
+            access.replace_users(users);
+        }
+        Err(error) => warn!("users stay as they are: {error}"),
+    })
 }
 
 fn warn_of_fallback(backend: Backend, probe: &Probe, settings: &Settings) {

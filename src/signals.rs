@@ -1,21 +1,32 @@
-//! SIGTERM and SIGINT: the first drains, the second ends at once.
+//! SIGTERM and SIGINT: the first drains, the second ends at once. SIGHUP reads the users again.
 
 use std::io;
 use std::time::Duration;
 
 use rt_abstract::Shutdown;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
+/// What SIGHUP does.
+pub type Reload = Box<dyn Fn() + Send>;
+
 /// Watches for signals on a thread of its own, for the life of the process. A drain that takes
-/// longer than `drain_limit` is given up with exit code 1.
-pub fn watch(shutdown: Shutdown, drain_limit: Duration) -> io::Result<()> {
+/// longer than `drain_limit` is given up with exit code 1. Without `reload` SIGHUP ends the process,
+/// as it does by default.
+pub fn watch(shutdown: Shutdown, drain_limit: Duration, reload: Option<Reload>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    if reload.is_some() {
+        signals.handle().add_signal(SIGHUP)?;
+    }
     let name = || std::thread::Builder::new().name("signals".into());
     name().spawn(move || {
         let mut draining = false;
         for signal in signals.forever() {
+            if signal == SIGHUP {
+                reload.iter().for_each(|reload| reload());
+                continue;
+            }
             if draining {
                 low_level::exit(128 + signal);
             }

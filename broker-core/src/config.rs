@@ -1,5 +1,6 @@
 //! What an operator may set, as plain checked values. Reading files and flags is the program's job.
 
+use mqtt::access::Users;
 use rt_abstract::Address;
 
 /// Everything the broker needs to know to start.
@@ -9,6 +10,8 @@ pub struct Config {
     pub listeners: Vec<ListenerConfig>,
     /// Bounds.
     pub limits: Limits,
+    /// Who may connect.
+    pub auth: AuthConfig,
     /// Seconds between two looks at what changed below `$SYS/`; 0 publishes nothing there.
     pub sys_interval_s: u32,
 }
@@ -21,6 +24,19 @@ pub struct ListenerConfig {
     /// Length of the kernel's accept queue; a storm of connects beyond it waits for a SYN
     /// retransmission of one second.
     pub backlog: i32,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug)]
+pub struct AuthConfig {
+    /// Clients that give no credentials are served.
+    pub allow_anonymous: bool,
+    /// Users to verify against, by password or SCRAM-SHA-256. `None`: nobody is verified, and any
+    /// name and password are taken if anonymous clients are.
+    pub users: Option<Users>,
+    /// Passwords that one shard may have under verification, waiting ones included; further
+    /// CONNECTs with a password are refused (0x89, 3.x: 3).
+    pub max_pending_verifications: usize,
 }
 
 /// Bounds on everything that grows. Each says what happens when it is reached.
@@ -61,6 +77,9 @@ pub struct Limits {
     pub max_outbox_bytes: usize,
     /// Subscriptions of one session; further ones are refused (0x97).
     pub max_subscriptions: usize,
+    /// What the subscriptions of one session may take, in bytes by an estimate from their filters'
+    /// lengths and levels; further ones are refused (0x97).
+    pub max_subscription_bytes: usize,
     /// Longest topic name or filter, in bytes.
     pub max_topic_bytes: usize,
     /// Most levels of a topic name or filter.
@@ -121,8 +140,15 @@ impl Default for Config {
         Self {
             listeners: vec![ListenerConfig::default()],
             limits: Limits::default(),
+            auth: AuthConfig::default(),
             sys_interval_s: 10,
         }
+    }
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self { allow_anonymous: true, users: None, max_pending_verifications: 1024 }
     }
 }
 
@@ -144,6 +170,7 @@ impl Default for Limits {
             max_queued_bytes: 64 << 20,
             max_outbox_bytes: 4 << 20,
             max_subscriptions: 10_000,
+            max_subscription_bytes: 16 << 20,
             max_topic_bytes: 65_535,
             max_topic_levels: 128,
             max_retained_messages: 10_000_000,

@@ -3,6 +3,7 @@
 //! `shard` decides, synchronously; `net` carries bytes and mail in and out of it; a [`Node`] is
 //! what the shards of one process share.
 
+mod access;
 pub mod config;
 mod net;
 mod node;
@@ -11,6 +12,10 @@ mod routes;
 mod shard;
 pub mod stats;
 
+pub use access::Access;
 pub use config::Config;
 pub use net::serve;
 pub use node::{MAX_SHARDS, Node};
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use shard::testing;

@@ -8,6 +8,7 @@ use rt_abstract::{
     Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
 };
 
+use crate::access::Access;
 use crate::config::Config;
 use crate::retained::Retained;
 use crate::routes::SharedRoutes;
@@ -25,9 +26,10 @@ const CONTROL_MAIL: usize = 1024;
 pub struct Node {
     config: Config,
     listeners: Vec<(Address, OwnedFd)>,
-    stats: Vec<Arc<ShardStats>>,
+    stats: Arc<[Arc<ShardStats>]>,
     shutdown: Shutdown,
     fabric: Arc<Fabric>,
+    access: Arc<Access>,
     mailboxes: Mutex<Vec<Option<Receiver<Mail, LANES>>>>,
     seed: u64,
 }
@@ -55,20 +57,26 @@ impl Node {
         }
         let capacity = [CONTROL_MAIL, config.limits.max_mailbox_messages.max(1)];
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(capacity)).unzip();
-        let mut random = [0; 16];
+        let mut random = [0; 24];
         os::fill_random(&mut random);
-        let (seed, run_id) = random.split_at(8);
+        let (seed, secret) = random.split_at(8);
+        let (first, second) = secret.split_at(8);
         let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
         let seed = number(seed);
+        let secret = [number(first), number(second)];
         let retained =
             Retained::new(config.limits.max_retained_messages, config.limits.max_retained_bytes);
-        let fabric = Fabric::new(senders, retained, SharedRoutes::new(seed), number(run_id));
+        let fabric = Fabric::new(senders, retained, SharedRoutes::new(seed), secret);
+        let mut nonce_key = [0; 32];
+        os::fill_random(&mut nonce_key);
+        let access = Arc::new(Access::new(&config.auth, nonce_key));
         Ok(Arc::new(Self {
             config,
             listeners,
             stats: (0..shards).map(|_| Arc::default()).collect(),
             shutdown: Shutdown::new(),
             fabric: Arc::new(fabric),
+            access,
             mailboxes: Mutex::new(receivers.into_iter().map(Some).collect()),
             seed,
         }))
@@ -89,6 +97,11 @@ impl Node {
         &self.shutdown
     }
 
+    /// Who may connect.
+    pub fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
@@ -98,8 +111,9 @@ impl Node {
         &self.fabric
     }
 
-    pub(crate) fn shard_stats(&self, shard: usize) -> &Arc<ShardStats> {
-        &self.stats[shard]
+    /// The live counters of all shards, in shard order.
+    pub(crate) fn shard_stats(&self) -> &Arc<[Arc<ShardStats>]> {
+        &self.stats
     }
 
     pub(crate) fn seed(&self) -> u64 {

@@ -5,6 +5,9 @@
 //! happen under the same lock, as does reading for a new subscription: so a subscriber whose
 //! route was added first gets the live message, and one whose scan came first gets it as
 //! retained, but nobody gets an older value after a newer one, or neither.
+//!
+//! The broker's own topics below `$SYS/` lie here too, so that they reach late subscribers like any
+//! retained message; they are few, and the limits and counts of users' messages leave them out.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +33,9 @@ pub struct Locked<'a> {
 #[derive(Debug, Default)]
 struct Store {
     tree: RetainedTree<Arc<Message>>,
+    /// Users' messages in `tree`.
+    messages: usize,
+    /// Their bytes.
     bytes: usize,
     /// (deadline, topic) of those that expire.
     expiries: BTreeSet<(u64, Box<str>)>,
@@ -56,15 +62,20 @@ impl Locked<'_> {
         let draft = message.draft();
         let topic = draft.topic;
         let old_bytes = store.tree.get(topic).map(|old| old.size_bytes());
-        let bytes = store.bytes - old_bytes.unwrap_or(0) + message.size_bytes();
-        if bytes > max_bytes || (old_bytes.is_none() && store.tree.len() >= max_messages) {
-            return false;
+        if is_users(topic) {
+            let bytes = store.bytes - old_bytes.unwrap_or(0) + message.size_bytes();
+            if bytes > max_bytes || (old_bytes.is_none() && store.messages >= max_messages) {
+                // Refused, but the old value is not the last one any more.
+                self.clear(topic);
+                return false;
+            }
+            store.bytes = bytes;
+            store.messages += usize::from(old_bytes.is_none());
         }
         store.forget_expiry(topic);
         if let Some(at) = message.expires_at_ms() {
             store.expiries.insert((at.get(), topic.into()));
         }
-        store.bytes = bytes;
         store.tree.insert(topic, message.clone());
         true
     }
@@ -72,7 +83,10 @@ impl Locked<'_> {
     /// Removes the retained message of a topic.
     pub fn clear(&mut self, topic: &str) {
         self.store.forget_expiry(topic);
-        if let Some(old) = self.store.tree.remove(topic) {
+        if let Some(old) = self.store.tree.remove(topic)
+            && is_users(topic)
+        {
+            self.store.messages -= 1;
             self.store.bytes -= old.size_bytes();
         }
     }
@@ -109,9 +123,9 @@ impl Locked<'_> {
         max
     }
 
-    /// Messages and bytes held.
+    /// Users' messages held, and their bytes.
     pub fn size(&self) -> (usize, usize) {
-        (self.store.tree.len(), self.store.bytes)
+        (self.store.messages, self.store.bytes)
     }
 }
 
@@ -121,6 +135,11 @@ impl Store {
             self.expiries.remove(&(at.get(), topic.into()));
         }
     }
+}
+
+/// Clients cannot publish below `$SYS/`: what lies there is the broker's own.
+fn is_users(topic: &str) -> bool {
+    !topic.starts_with("$SYS/")
 }
 
 #[cfg(test)]
@@ -164,7 +183,22 @@ mod tests {
         store.clear("a");
         store.clear("missing");
         assert!(!store.set(message("b", &"x".repeat(100), 0)), "100 bytes at most");
+        assert_eq!(store.size(), (0, 0), "what it was to replace is not the last value any more");
+    }
+
+    #[test]
+    fn the_brokers_own_topics_are_not_counted() {
+        let retained = Retained::new(1, 2);
+        let mut store = retained.lock();
+        assert!(store.set(message("$SYS/broker/uptime", "1", 0)));
+        assert!(store.set(message("$SYS/broker/uptime", "22", 0)));
+        assert!(store.set(message("$SYS/broker/version", "x", 0)));
+        assert!(store.set(message("a", "1", 0)), "room for one of a user's");
         assert_eq!(store.size(), (1, 2));
+        store.clear("$SYS/broker/version");
+        assert_eq!(store.size(), (1, 2));
+        store.clear("a");
+        assert_eq!((store.size(), store.store.tree.len()), ((0, 0), 1));
     }
 
     #[test]

@@ -25,6 +25,15 @@ macro_rules! counters {
         }
 
         impl Snapshot {
+            /// The sum of all counters, of all shards for instance.
+            pub fn sum<'a>(snapshots: impl IntoIterator<Item = &'a Self>) -> Self {
+                let mut sum = Self::default();
+                for one in snapshots {
+                    $(sum.$name = sum.$name.wrapping_add(one.$name);)*
+                }
+                sum
+            }
+
             /// Every counter as (metric name, kind, help text, value).
             pub fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
                 [$(Metric {
@@ -42,20 +51,42 @@ counters! {
     connections_accepted: Counter, "Connections accepted since the start";
     /// Connections refused because the node was full.
     connections_refused: Counter, "Connections refused because of max_connections";
+    /// Connections whose CONNECT was accepted and that hold their session.
+    clients_connected: Gauge, "Clients connected";
+    /// CONNECTs accepted since the start.
+    connects_accepted: Counter, "CONNECT packets accepted";
+    /// CONNECTs refused because too many came at once.
+    connects_rate_limited: Counter, "CONNECT packets refused because of max_connect_rate_per_s";
     /// Sessions, connected or not.
     sessions: Gauge, "Sessions, connected or not";
+    /// Sessions that ended because their expiry interval was over.
+    sessions_expired: Counter, "Sessions of absent clients that expired";
     /// Subscriptions of all sessions.
     subscriptions: Gauge, "Subscriptions of all sessions";
-    /// Retained messages held.
+    /// Those of them that are shared.
+    shared_subscriptions: Gauge, "Shared subscriptions of all sessions";
+    /// Retained messages held, without the broker's own below `$SYS/`.
     retained_messages: Gauge, "Retained messages";
     /// Bytes of retained messages: topic, properties and payload.
     retained_bytes: Gauge, "Bytes of retained messages: topic, properties and payload";
     /// Messages waiting in session queues.
     queued_messages: Gauge, "Messages waiting in session queues";
+    /// Bytes waiting in session queues.
+    queued_bytes: Gauge, "Bytes waiting in session queues: topic, properties and payload";
+    /// QoS 1 and 2 messages sent and not acknowledged yet.
+    inflight_messages: Gauge, "QoS 1 and 2 messages sent and not acknowledged";
+    /// Sessions whose queue is more than half full, by messages or by bytes.
+    slow_queues: Gauge, "Sessions whose queue is more than half full";
+    /// Connections whose outbox is more than half full.
+    slow_outboxes: Gauge, "Connections whose outbox is more than half full";
     /// PUBLISH packets received.
     messages_received: Counter, "PUBLISH packets received";
     /// PUBLISH packets sent.
     messages_sent: Counter, "PUBLISH packets sent";
+    /// Packets of all other types received.
+    other_packets_received: Counter, "Packets received that are not PUBLISH";
+    /// Packets of all other types sent.
+    other_packets_sent: Counter, "Packets sent that are not PUBLISH";
     /// Bytes read from sockets.
     bytes_received: Counter, "Bytes read from client sockets";
     /// Bytes written to sockets.
@@ -70,8 +101,12 @@ counters! {
     dropped_too_large: Counter, "Messages dropped because the receiver accepts only smaller packets";
     /// Messages not retained because the store was full.
     dropped_retained: Counter, "Messages not retained because the retained store was full";
+    /// Clients disconnected because their session's queue was full, under that policy.
+    disconnected_queue_full: Counter, "Clients disconnected because their session queue was full";
     /// Connections closed because of a protocol violation.
     protocol_errors: Counter, "Connections closed because of a protocol violation";
+    /// CONNECTs refused because of their credentials, or for the lack of them.
+    authentication_failures: Counter, "CONNECT packets refused because of their credentials";
     /// Connections closed because their keep-alive ran out.
     keep_alive_timeouts: Counter, "Connections closed because their keep-alive ran out";
     /// Connections replaced by a newer one of the same client.
@@ -125,6 +160,15 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
     }
 
+    /// Moves a gauge by what one part of it changed.
+    #[inline]
+    pub fn change(&self, before: u64, after: u64) {
+        if before != after {
+            debug_assert!(self.get() + after >= before, "a gauge went below zero");
+            self.set(self.get().wrapping_add(after).wrapping_sub(before));
+        }
+    }
+
     /// Sets the value.
     #[inline]
     pub fn set(&self, n: u64) {
@@ -135,5 +179,24 @@ impl Counter {
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_add_up_and_gauges_follow_their_parts() {
+        let one = Snapshot { connections: 1, messages_sent: 5, ..Snapshot::default() };
+        let two = Snapshot { connections: 2, ..Snapshot::default() };
+        let sum = Snapshot { connections: 3, messages_sent: 5, ..Snapshot::default() };
+        assert_eq!(Snapshot::sum([&one, &two]), sum);
+        assert_eq!(Snapshot::sum([]), Snapshot::default());
+        let gauge = Counter::default();
+        gauge.change(0, 7);
+        gauge.change(7, 3);
+        gauge.change(3, 3);
+        assert_eq!(gauge.get(), 3);
     }
 }

@@ -189,6 +189,11 @@ mod tests {
         );
         let wrong = error("GEARBOX_RUNTIME__SHARDS", "many");
         assert!(wrong.contains("runtime.shards: "), "{wrong}");
+        assert_eq!(
+            error("GEARBOX_AUTH__ALLOW_ANONYMOUS", "false"),
+            "environment GEARBOX_AUTH__ALLOW_ANONYMOUS: auth.allow_anonymous: \
+             false needs auth.users_file"
+        );
         let wrong = error("GEARBOX_LISTENERS", "127.0.0.1");
         assert!(wrong.contains("neither an IP address with a port"), "{wrong}");
         let wrong = error("GEARBOX_DATA__DIR__X", "1");

@@ -5,11 +5,11 @@
 //! no second list to keep.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use broker_core::MAX_SHARDS;
-use broker_core::config::{Limits, ListenerConfig, QueueFull, SharedStrategy};
+use broker_core::config::{AuthConfig, Limits, ListenerConfig, QueueFull, SharedStrategy};
 use rt_abstract::{Address, Pinning, Scheduler};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -28,8 +28,12 @@ pub struct Settings {
     pub runtime: Runtime,
     /// Logs.
     pub log: Log,
+    /// Who may connect.
+    pub auth: Auth,
     /// Bounds.
     pub limits: LimitSettings,
+    /// The broker's own topics.
+    pub sys: Sys,
     /// Where MQTT clients connect.
     pub listeners: Listeners,
 }
@@ -96,6 +100,26 @@ pub struct Log {
     pub filter: String,
     /// Text or JSON.
     pub format: LogFormat,
+}
+
+/// `[auth]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Auth {
+    /// Serve clients that give no credentials.
+    pub allow_anonymous: bool,
+    /// The users to verify against; empty for none.
+    pub users_file: PathBuf,
+    /// Passwords under verification per shard.
+    pub max_pending_verifications: usize,
+}
+
+/// `[sys]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sys {
+    /// Seconds between two looks at what changed; 0 publishes nothing.
+    pub interval_s: u32,
 }
 
 /// How a log line looks.
@@ -183,6 +207,16 @@ impl Settings {
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log.filter) {
             return invalid("log.filter", &error.to_string());
         }
+        if !self.auth.allow_anonymous && self.auth.users_file().is_none() {
+            return invalid("auth.allow_anonymous", "false needs auth.users_file");
+        }
+        if !(1..=MAX_VERIFICATIONS).contains(&self.auth.max_pending_verifications) {
+            let message = format!("must be from 1 to {MAX_VERIFICATIONS}");
+            return invalid("auth.max_pending_verifications", &message);
+        }
+        if self.sys.interval_s > MAX_SYS_INTERVAL_S {
+            return invalid("sys.interval_s", &format!("must be from 0 to {MAX_SYS_INTERVAL_S}"));
+        }
         self.limits.check()
     }
 
@@ -194,7 +228,7 @@ impl Settings {
         }
     }
 
-    /// The broker's part.
+    /// The broker's part; its users are for the caller to read.
     pub fn broker(&self) -> broker_core::Config {
         let listener = |listener: &Listener| ListenerConfig {
             address: listener.address.0.clone(),
@@ -203,6 +237,12 @@ impl Settings {
         broker_core::Config {
             listeners: self.listeners.0.iter().map(listener).collect(),
             limits: self.limits.clone().into(),
+            auth: AuthConfig {
+                allow_anonymous: self.auth.allow_anonymous,
+                users: None,
+                max_pending_verifications: self.auth.max_pending_verifications,
+            },
+            sys_interval_s: self.sys.interval_s,
         }
     }
 }
@@ -262,9 +302,12 @@ const MAX_BYTES: usize = i64::MAX as usize;
 // What MQTT's four length bytes can say, with the header in front.
 const MAX_PACKET: u32 = 268_435_460;
 const HOUR_MS: u32 = 3_600_000;
+const MAX_VERIFICATIONS: usize = 1_000_000;
+const MAX_SYS_INTERVAL_S: u32 = 86_400;
 
 limits! {
     max_connections: usize, 1..=100_000_000;
+    max_connect_rate_per_s: u32, 0..=1_000_000;
     connect_timeout_ms: u32, 100..=HOUR_MS;
     close_timeout_ms: u32, 100..=HOUR_MS;
     max_packet_size_bytes: u32, 128..=MAX_PACKET;
@@ -278,11 +321,13 @@ limits! {
     max_queued_bytes: usize, 0..=MAX_BYTES;
     max_outbox_bytes: usize, 4096..=MAX_BYTES;
     max_subscriptions: usize, 1..=MAX_BYTES;
+    max_subscription_bytes: usize, 1024..=MAX_BYTES;
     max_topic_bytes: usize, 1..=65_535;
     max_topic_levels: usize, 1..=65_535;
     max_retained_messages: usize, 0..=MAX_BYTES;
     max_retained_bytes: usize, 0..=MAX_BYTES;
     max_mailbox_messages: usize, 16..=1_048_576;
+    check_payload_format: bool, false..=true;
 }
 
 /// [`QueueFull`] with its names.
@@ -358,6 +403,26 @@ impl Default for Runtime {
             require_io_uring: options.require_io_uring,
             force_fallback: options.force_fallback,
         }
+    }
+}
+
+impl Auth {
+    /// The users file, if there is one.
+    pub fn users_file(&self) -> Option<&Path> {
+        Some(self.users_file.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        let AuthConfig { allow_anonymous, max_pending_verifications, .. } = AuthConfig::default();
+        Self { allow_anonymous, users_file: PathBuf::new(), max_pending_verifications }
+    }
+}
+
+impl Default for Sys {
+    fn default() -> Self {
+        Self { interval_s: broker_core::Config::default().sys_interval_s }
     }
 }
 

@@ -74,6 +74,8 @@ pub(super) async fn mail_loop<R: Runtime>(
         if stop {
             return;
         }
+        // Mail may come faster than it is written out: the writers get their turn.
+        R::yield_now().await;
         for (fd, bytes) in sockets.drain(..) {
             match R::adopt(fd) {
                 Ok(stream) => {

@@ -1,12 +1,15 @@
 //! One connection's reading side.
 
+use std::future::poll_fn;
+use std::sync::Arc;
+
 use bytes::BytesMut;
+use mqtt::access::PasswordCheck;
 use rt_abstract::{AsyncRead, Runtime, Shared, Stream};
 
 use super::core::{Core, enter};
 use crate::node::Node;
-use crate::shard::{ConnKey, Lane, Mail, Next, Received};
-use std::sync::Arc;
+use crate::shard::{ConnKey, Lane, Mail, Next, Received, Verified};
 
 /// Serves a socket until its end. `first` holds what another shard has read from it already.
 pub(super) async fn serve_connection<R: Runtime>(
@@ -19,32 +22,50 @@ pub(super) async fn serve_connection<R: Runtime>(
     let Some(key) = enter(&core, |core, now_ms| core.open(closer, now_ms)) else { return };
     let mut end = EndGuard { core: Some(core), key };
     let Some(core) = end.core.clone() else { return };
-    if let Some((owner, bytes)) = handshake(&core, key, &mut stream, first).await {
+    let received = handshake(&core, key, &mut stream, first).await;
+    let (mut next, handoff) = match received {
+        Some(received) => (Some(received.next), received.handoff),
+        None => (None, BytesMut::new()),
+    };
+    if let Some(Next::Handoff(owner)) = next {
         // The closer goes first: a descriptor is given up only by its last holder.
         end.core = None;
         enter(&core, |core, _| core.hand_off(key));
-        hand_off::<R>(&node, stream, owner, bytes).await;
+        hand_off::<R>(&node, stream, owner, handoff).await;
         return;
     }
     let (mut read, write) = stream.into_split();
     enter(&core, |core, _| core.give_write_half(key, write));
-    loop {
-        match read_once(&core, key, &mut read).await.map(|received| received.next) {
-            None => break,
-            Some(Next::WaitFor(shard)) => wait_for_room(&node, &core, shard).await,
-            Some(Next::Read | Next::Drain | Next::Handoff(_)) => {}
-        }
+    while let Some(now) = next {
+        next = match now {
+            // Boxed: rare, and every idle connection would carry its size.
+            Next::Verify(check) => Some(Box::pin(verify(&core, key, check)).await),
+            Next::Again => {
+                R::yield_now().await;
+                Some(enter(&core, |core, now_ms| core.shard.resume(key, now_ms)))
+            }
+            Next::Wait => {
+                poll_fn(|cx| {
+                    let now_ms = R::now().as_millis();
+                    core.with(|core| core.poll_may_read(key, now_ms, cx))
+                })
+                .await;
+                Some(enter(&core, |core, now_ms| core.shard.resume(key, now_ms)))
+            }
+            Next::Read | Next::Drain | Next::Handoff(_) => {
+                read_once(&core, key, &mut read).await.map(|received| received.next)
+            }
+        };
     }
 }
 
-/// Reads until CONNECT is complete. Returns the shard that the client belongs to and the bytes
-/// read, when it is another one.
+/// Reads until CONNECT is complete. Returns what follows from it; `None` when the socket has ended.
 async fn handshake<R: Runtime>(
     core: &Shared<Core<R>>,
     key: ConnKey,
     stream: &mut R::Stream,
     first: BytesMut,
-) -> Option<(u8, BytesMut)> {
+) -> Option<Received> {
     let mut received = if first.is_empty() {
         read_once(core, key, stream).await?
     } else {
@@ -52,14 +73,30 @@ async fn handshake<R: Runtime>(
         enter(core, |core, now_ms| core.shard.on_bytes(key, read, first, now_ms))
     };
     loop {
-        if let Next::Handoff(owner) = received.next {
-            return Some((owner, received.handoff));
-        }
-        if !core.with(|core| core.shard.in_handshake(key)) {
-            return None;
+        let goes_away = matches!(received.next, Next::Handoff(_));
+        if goes_away || !core.with(|core| core.shard.in_handshake(key)) {
+            return Some(received);
         }
         received = read_once(core, key, stream).await?;
     }
+}
+
+/// Runs a password check where it may take its time, and tells the shard. The socket is not read
+/// meanwhile; the connect timeout goes on and ends it.
+async fn verify<R: Runtime>(
+    core: &Shared<Core<R>>,
+    key: ConnKey,
+    check: Box<PasswordCheck>,
+) -> Next {
+    let verified = match R::spawn_blocking(move || check.run()).await {
+        Ok(true) => Verified::Right,
+        Ok(false) => Verified::Wrong,
+        Err(panicked) => {
+            tracing::error!(%panicked, "verifying a password failed");
+            Verified::Failed
+        }
+    };
+    enter(core, |core, now_ms| core.shard.on_verified(key, verified, now_ms)).next
 }
 
 /// One read and everything that follows from it; `None` when the socket has ended.
@@ -102,15 +139,6 @@ async fn hand_off<R: Runtime>(node: &Node, stream: R::Stream, owner: u8, bytes: 
             // A shard that is gone closes the socket by dropping it.
             Ok(()) | Err(rt_abstract::Full::Closed(_)) => return,
         }
-    }
-}
-
-/// Waits until all mail of this shard has found room: its publishers read no further meanwhile.
-async fn wait_for_room<R: Runtime>(node: &Node, core: &Shared<Core<R>>, shard: u8) {
-    let mut full = Some(shard);
-    while let Some(shard) = full {
-        node.fabric().mailbox(shard).room(Lane::Data as usize).await;
-        full = core.with(|core| core.shard.post_mail());
     }
 }
 

@@ -1,6 +1,7 @@
 //! A shard together with the sockets of its connections.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use rt_abstract::{Closer, Notify, Runtime, Shared, Stream};
 
@@ -15,12 +16,20 @@ pub(super) struct Core<R: Runtime> {
     /// By connection key.
     links: Vec<Option<Link<R>>>,
     flush: Arc<Notify>,
+    /// Wakes the task that waits for room in other shards' mailboxes.
+    post: Arc<Notify>,
+    /// Readers that wait for that.
+    paused: Vec<ConnKey>,
 }
 
 struct Link<R: Runtime> {
     closer: StreamCloser<R>,
     /// Absent before the socket is split and while a writer has it.
     write: Option<WriteHalf<R>>,
+    /// Its reader, when it is stopped.
+    reader: Option<Waker>,
+    /// In the list of those that wait for mail to be posted.
+    listed: bool,
 }
 
 /// Runs `f` with the time in milliseconds, then does what it left to be done: sockets to shut down
@@ -38,8 +47,34 @@ pub(super) fn enter<R: Runtime, T>(
 }
 
 impl<R: Runtime> Core<R> {
-    pub(super) fn new(shard: Shard, flush: Arc<Notify>) -> Self {
-        Self { shard, links: Vec::new(), flush }
+    pub(super) fn new(shard: Shard, flush: Arc<Notify>, post: Arc<Notify>) -> Self {
+        Self { shard, links: Vec::new(), flush, post, paused: Vec::new() }
+    }
+
+    /// Ready when a stopped reader may go on.
+    pub(super) fn poll_may_read(
+        &mut self,
+        key: ConnKey,
+        now_ms: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if self.shard.may_read(key, now_ms) {
+            return Poll::Ready(());
+        }
+        let congested = self.shard.is_congested();
+        let Some(link) = self.link(key) else { return Poll::Ready(()) };
+        link.reader = Some(cx.waker().clone());
+        if congested && !std::mem::replace(&mut link.listed, true) {
+            self.paused.push(key);
+        }
+        Poll::Pending
+    }
+
+    /// Wakes a stopped reader, to look again.
+    pub(super) fn wake_reader(&mut self, key: ConnKey) {
+        if let Some(reader) = self.link(key).and_then(|link| link.reader.take()) {
+            reader.wake();
+        }
     }
 
     /// Opens a connection for a socket that is not split yet.
@@ -50,7 +85,7 @@ impl<R: Runtime> Core<R> {
             self.links.resize_with(at + 1, || None);
         }
         debug_assert!(self.links[at].is_none(), "a freed connection lets its socket go at once");
-        self.links[at] = Some(Link { closer, write: None });
+        self.links[at] = Some(Link { closer, write: None, reader: None, listed: false });
         Some(key)
     }
 
@@ -96,6 +131,7 @@ impl<R: Runtime> Core<R> {
                 if let Some(link) = self.link(key) {
                     link.closer.kill();
                 }
+                self.wake_reader(key);
             }
             for key in self.shard.take_freed() {
                 self.links[key.0 as usize] = None;
@@ -103,6 +139,16 @@ impl<R: Runtime> Core<R> {
         }
         if self.shard.has_dirty() {
             self.flush.notify();
+        }
+        if self.shard.is_congested() {
+            self.post.notify();
+        } else if !self.paused.is_empty() {
+            for key in std::mem::take(&mut self.paused) {
+                if let Some(link) = self.link(key) {
+                    link.listed = false;
+                }
+                self.wake_reader(key);
+            }
         }
     }
 }

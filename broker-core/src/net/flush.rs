@@ -8,7 +8,8 @@ use std::task::Poll;
 use rt_abstract::{AsyncWrite, Notify, Runtime, Shared, Shutdown};
 
 use super::core::{Core, WriteHalf, enter};
-use crate::shard::{ConnKey, Output, Write};
+use crate::node::Node;
+use crate::shard::{ConnKey, Lane, Output, Write};
 
 /// Writes started before the other tasks get a turn.
 const WRITES_PER_TURN: usize = 128;
@@ -30,8 +31,28 @@ pub(super) async fn flush_loop<R: Runtime>(
                 drop(R::spawn(writer)); // detached; the shard waits for it before it lets go
             }
             started += 1;
-            if started % WRITES_PER_TURN == 0 {
+            let scanned = core.with(|core| core.shard.take_scanned());
+            if scanned || started % WRITES_PER_TURN == 0 {
                 R::yield_now().await;
+            }
+        }
+    }
+}
+
+/// Waits for room in other shards' mailboxes, in place of every reader that needs it: one waiter
+/// per shard, so that a full mailbox wakes few.
+pub(super) async fn post_loop<R: Runtime>(
+    node: Arc<Node>,
+    core: Shared<Core<R>>,
+    post: Arc<Notify>,
+    stop: Shutdown,
+) {
+    while !stop.is_triggered() {
+        post.notified().await;
+        while let Some(full) = enter(&core, |core, _| core.shard.post_mail()) {
+            node.fabric().mailbox(full).room(Lane::Data as usize).await;
+            if stop.is_triggered() {
+                return;
             }
         }
     }
@@ -57,6 +78,7 @@ async fn write_out<R: Runtime>(core: Shared<Core<R>>, key: ConnKey, half: WriteH
             Write::Finish => {
                 // The peer may be gone already: then there is nothing left to end.
                 let _ = half.shutdown().await;
+                enter(&core, |core, _| core.wake_reader(key));
                 continue;
             }
             Write::Output(Output::Block(block)) => {
@@ -68,6 +90,9 @@ async fn write_out<R: Runtime>(core: Shared<Core<R>>, key: ConnKey, half: WriteH
                 (result.is_ok(), Output::Pieces(pieces))
             }
         };
-        enter(&core, |core, now_ms| core.shard.on_written(key, output, ok, now_ms));
+        enter(&core, |core, now_ms| {
+            core.shard.on_written(key, output, ok, now_ms);
+            core.wake_reader(key);
+        });
     }
 }

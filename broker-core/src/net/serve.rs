@@ -1,16 +1,19 @@
 //! One shard from start to end.
 
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt_abstract::{Core as RuntimeCore, Listener, Notify, Runtime, Shared, Shutdown};
+use rt_abstract::{
+    Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Shared, Shutdown,
+};
 
 use super::accept::{accept_loop, end_accepting, mail_loop};
 use super::core::{Core, enter};
-use super::flush::flush_loop;
+use super::flush::{flush_loop, post_loop};
 use crate::node::Node;
-use crate::shard::{Lane, Mail, Shard, TICK_MS};
+use crate::shard::{Lane, Mail, Shard, Sys, TICK_MS};
 
 /// How often a stopping shard looks whether its connections are gone.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
@@ -28,25 +31,35 @@ const DRAIN_GRACE_MS: u64 = 1_000;
 pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result<()> {
     let id = core.index;
     let mailbox = node.take_mailbox(id);
-    let flush = Arc::new(Notify::new());
+    let (flush, post) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let limits = node.config().limits.clone();
     let close_timeout_ms = u64::from(limits.close_timeout_ms);
-    let shard = Shard::new(
+    let now_ms = R::now().as_millis();
+    let mut shard = Shard::new(
         id as u8,
         limits,
         node.fabric().clone(),
-        node.shard_stats(id).clone(),
+        node.shard_stats()[id].clone(),
         node.seed(),
-        R::now().as_millis(),
+        now_ms,
     );
-    let core = Shared::new(Core::<R>::new(shard, flush.clone()));
+    shard.set_access(node.access().clone());
+    if id == 0
+        && let Some(sys) =
+            Sys::new(node.config().sys_interval_s, node.shard_stats().clone(), now_ms)
+    {
+        shard.speak_for_node(sys);
+    }
+    let core = Shared::new(Core::<R>::new(shard, flush.clone(), post.clone()));
     let stopping = node.shutdown().clone();
     let stopped = Shutdown::new();
 
     let mut tasks = Vec::new();
-    tasks.push(R::spawn(flush_loop(core.clone(), flush.clone(), stopped.clone())));
-    tasks.push(R::spawn(tick_loop(core.clone(), stopped.clone())));
-    tasks.push(R::spawn(mail_loop(node.clone(), core.clone(), mailbox)));
+    tasks.push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
+    tasks.push(spawn_vital::<R, _>(&node, tick_loop(core.clone(), stopped.clone())));
+    tasks.push(spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox)));
+    let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
+    tasks.push(spawn_vital::<R, _>(&node, posting));
     for fd in node.listening_sockets()? {
         let listener = R::listener(fd)?;
         tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
@@ -66,6 +79,7 @@ pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result
     }
     stopped.trigger();
     flush.notify();
+    post.notify();
     // The mailbox may be full of what nobody will read any more; its loop drains it.
     while node.fabric().mailbox(id as u8).try_send(Lane::Control as usize, Mail::Stop).is_err() {
         node.fabric().mailbox(id as u8).room(Lane::Control as usize).await;
@@ -83,5 +97,33 @@ async fn tick_loop<R: Runtime>(core: Shared<Core<R>>, stopped: Shutdown) {
     while !stopped.is_triggered() {
         interval.tick().await;
         enter(&core, |core, now_ms| core.shard.on_tick(now_ms));
+    }
+}
+
+/// Starts a task that the shard cannot live without: should it panic, the node shuts down instead
+/// of serving on half dead.
+fn spawn_vital<R: Runtime, F>(node: &Arc<Node>, task: F) -> R::JoinHandle<()>
+where
+    F: Future<Output = ()> + MaybeSend + 'static,
+{
+    let node = node.clone();
+    R::spawn(async move {
+        let mut guard = ShutDownUnlessDone { node, done: false };
+        task.await;
+        guard.done = true;
+    })
+}
+
+struct ShutDownUnlessDone {
+    node: Arc<Node>,
+    done: bool,
+}
+
+impl Drop for ShutDownUnlessDone {
+    fn drop(&mut self) {
+        if !self.done && !self.node.shutdown().is_triggered() {
+            tracing::error!("a task of a shard ended before its time: shutting down");
+            self.node.shutdown().trigger();
+        }
     }
 }

@@ -9,7 +9,7 @@ use mqtt::wire::{Disconnect, Packet, PropertyBuf, ReasonCode, Version, encode};
 
 use super::conn::Phase;
 use super::held::Held;
-use super::{ConnKey, SessionKey, Shard, Timer};
+use super::{ConnKey, SessionKey, Shard, Timer, connect};
 
 /// How a connection leaves its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,10 @@ impl Shard {
         let Some(conn) = self.conn(key) else { return false };
         let (phase, version, verbose) = (conn.phase, conn.version, conn.problem_information);
         if phase == Phase::Closing {
+            return false;
+        }
+        if phase == Phase::Authenticating {
+            connect::deny(self, key, violation, now_ms); // counts by itself
             return false;
         }
         let client = self.client_of(key);
@@ -84,6 +88,9 @@ impl Shard {
         if conn.phase == Phase::Closing {
             return;
         }
+        // Whoever closes without saying how the session is left: it was lost.
+        self.detach(key, Parting::Lost, now_ms);
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
         conn.phase = Phase::Closing;
         conn.partial = None;
         conn.aliases = None;
@@ -110,10 +117,12 @@ impl Shard {
         if parting == Parting::Normal || self.draining {
             entry.will = None;
         }
+        self.presence_changed(session, false);
         if expiry_s == 0 {
             self.end_session(session, now_ms); // publishes the will, whatever its delay
             return;
         }
+        let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
         let delay_s = entry.will.as_ref().map_or(0, |will| will.delay_s);
         match entry.will.take() {
             None => {}
@@ -216,14 +225,14 @@ impl Shard {
             return;
         }
         conn.timer_at_ms = u64::MAX;
-        let silence_ends_ms = conn.last_read_ms + u64::from(conn.keep_alive_ms);
+        let silence_ends_ms = conn.silence_ends_ms(now_ms);
         match conn.phase {
             Phase::Closing if conn.close_by_ms <= now_ms => self.kills.push(key),
             Phase::Closing => {
                 let deadline = conn.close_by_ms;
                 self.arm_conn(key, deadline);
             }
-            Phase::Handshake => {
+            Phase::Handshake | Phase::Authenticating => {
                 // No CONNECT in time: closed without a word [MQTT-3.1.4-1].
                 self.close(key, now_ms);
                 self.kills.push(key);
@@ -243,7 +252,11 @@ impl Shard {
 
     fn on_session_timer(&mut self, key: SessionKey, number: u64, now_ms: u64) {
         let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
-        if entry.number != number || entry.conn.is_some() {
+        if entry.number != number {
+            return;
+        }
+        entry.timer_at_ms = u64::MAX;
+        if entry.conn.is_some() {
             return;
         }
         if entry.expires_at_ms.is_some_and(|at| at <= now_ms) {
@@ -262,9 +275,13 @@ impl Shard {
 
     /// Arms the next deadline of a session without a connection.
     fn arm_session(&mut self, key: SessionKey) {
-        let Some(entry) = self.sessions.get(key.0 as usize) else { return };
+        let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
         let deadlines = [entry.expires_at_ms, entry.will_at_ms];
-        if let Some(deadline) = deadlines.into_iter().flatten().min() {
+        // An entry that fires too early is armed again: one per session is enough.
+        if let Some(deadline) = deadlines.into_iter().flatten().min()
+            && deadline < entry.timer_at_ms
+        {
+            entry.timer_at_ms = deadline;
             self.timers.arm(deadline, Timer::Session { key, number: entry.number });
         }
     }
@@ -285,6 +302,9 @@ impl Shard {
         let Some(entry) = self.subscriptions.get_mut(parsed.filter) else { return };
         if !entry.remove(share, session) {
             return;
+        }
+        if share.is_some() && self.standing(session).is_some_and(|standing| standing.connected) {
+            self.count_connected(raw, false);
         }
         self.stats.subscriptions.sub(1);
         self.stats.shared_subscriptions.sub(share.is_some().into());

@@ -5,13 +5,18 @@ use mqtt::protocol::{IncomingAliases, OutgoingAliases};
 use mqtt::wire::Version;
 
 use super::SessionKey;
+use super::auth::ConnAccess;
 use super::outbox::Outbox;
+use super::pressure::Pause;
+use crate::stats::ShardStats;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// No CONNECT yet.
     Handshake,
+    /// CONNECT came; no CONNACK yet, because the client has to prove who it is.
+    Authenticating,
     /// Connected.
     Open,
     /// No longer served: what is owed is written, then it ends.
@@ -39,6 +44,8 @@ pub struct Conn {
     pub finished: bool,
     /// A write failed.
     pub broken: bool,
+    /// Its outbox was seen more than half full and counted.
+    pub slow: bool,
     /// Reason strings are welcome.
     pub problem_information: bool,
     /// Unacknowledged messages that may be sent to it.
@@ -50,6 +57,12 @@ pub struct Conn {
     pub drained_bytes: u32,
     /// When its last packet ended, or a packet under way last made progress.
     pub last_read_ms: u64,
+    /// Why its reader is stopped, if it is.
+    pub pause: Option<Pause>,
+    /// Bytes read since its last turn ended.
+    pub turn_bytes: u32,
+    /// QoS 2 identifiers taken on this connection and not released.
+    pub open_qos2: u16,
     /// Bytes of an unfinished packet since then.
     pub progress_bytes: u32,
     /// When it must be gone, once closing.
@@ -57,8 +70,9 @@ pub struct Conn {
     /// The earliest timer entry that is armed for it.
     pub timer_at_ms: u64,
     pub outbox: Outbox,
-    /// An unfinished packet.
+    /// An unfinished packet, or all that follows a CONNECT whose password is being verified.
     pub partial: Option<BytesMut>,
+    pub access: Option<Box<ConnAccess>>,
     /// Topic aliases that the client defined.
     pub aliases: Option<Box<IncomingAliases>>,
     /// Topic aliases that this server defined, for a client that takes them.
@@ -77,19 +91,41 @@ impl Conn {
             reader_done: false,
             finished: false,
             broken: false,
+            slow: false,
             problem_information: false,
             window: 0,
             max_packet_size_bytes: u32::MAX,
             keep_alive_ms: 0,
             drained_bytes: 0,
             last_read_ms: now_ms,
+            pause: None,
+            turn_bytes: 0,
+            open_qos2: 0,
             progress_bytes: 0,
             close_by_ms: 0,
             timer_at_ms: u64::MAX,
             outbox: Outbox::default(),
             partial: None,
+            access: None,
             aliases: None,
             own_aliases: None,
+        }
+    }
+
+    /// Something was put into the outbox, which has a bound of `max_outbox_bytes`.
+    #[inline]
+    pub fn note_slow(&mut self, max_outbox_bytes: usize, stats: &ShardStats) {
+        if !self.slow && self.outbox.len_bytes() > max_outbox_bytes / 2 {
+            self.slow = true;
+            stats.slow_outboxes.add(1);
+        }
+    }
+
+    /// The outbox was emptied.
+    #[inline]
+    pub fn not_slow(&mut self, stats: &ShardStats) {
+        if std::mem::take(&mut self.slow) {
+            stats.slow_outboxes.sub(1);
         }
     }
 

@@ -1,21 +1,26 @@
-//! CONNECT: which shard, which session, and what the client is told.
+//! CONNECT: which shard, whose, which session, and what the client is told.
 
-use mqtt::protocol::{
-    Accepted, Identity, OutgoingAliases, Violation, accept, connack_properties,
-};
+use std::hash::Hasher;
+
+use mqtt::access::SCRAM_SHA_256;
+use mqtt::protocol::{Accepted, Identity, OutgoingAliases, Violation, accept, connack_properties};
 use mqtt::session::{Session, Will};
 use mqtt::topic;
-use mqtt::wire::{ConnAck, Connect, Packet, Properties, ReasonCode, Version, encode};
+use mqtt::wire::{self, ConnAck, Connect, Packet, Properties, ReasonCode, Version, encode};
+use siphasher::sip128::{Hash128, Hasher128, SipHasher24};
 
 use super::close::Parting;
 use super::conn::Phase;
 use super::packets::Then;
-use super::{ConnKey, Entry, SessionKey, Shard};
+use super::publish::{UNLIKE_ANNOUNCED, is_as_announced};
+use super::{ConnKey, Entry, SessionKey, Shard, auth};
 
+/// `raw` is the whole packet.
 pub(super) fn on_connect(
     shard: &mut Shard,
     key: ConnKey,
     request: &Connect<'_>,
+    raw: &[u8],
     now_ms: u64,
 ) -> Result<Then, Violation> {
     if let Some(conn) = shard.conn(key) {
@@ -28,25 +33,58 @@ pub(super) fn on_connect(
             return Ok(Then::Continue);
         }
     };
+    // An identifier that is assigned will belong to this shard.
+    if let Identity::Named(client_id) = identity {
+        let owner = shard.owner_of(client_id);
+        if owner != shard.id {
+            return Ok(Then::Handoff(owner));
+        }
+    }
+    // Here and not where it was accepted: a socket that changes its shard is counted once.
+    if !shard.fabric.connect_rate.take(shard.limits.max_connect_rate_per_s, now_ms) {
+        shard.stats.connects_rate_limited.add(1);
+        let reason = ReasonCode::ConnectionRateExceeded;
+        turn_away(shard, key, &Violation::new(reason, "connections come too fast"), now_ms);
+        return Ok(Then::Continue);
+    }
+    if let Some(will) = &request.will
+        && let Err(violation) = check_will(shard, will)
+    {
+        refuse(shard, key, &violation, now_ms);
+        return Ok(Then::Continue);
+    }
+    match auth::judge(shard, key, request, raw) {
+        Ok(Some(then)) => return Ok(then),
+        Ok(None) => admit(shard, key, request, identity, &accepted, None, now_ms),
+        Err(violation) => deny(shard, key, &violation, now_ms),
+    }
+    Ok(Then::Continue)
+}
+
+/// Gives a client that may come in its session, and tells it so. `auth_data` ends the exchange of a
+/// client that named a method.
+pub(super) fn admit(
+    shard: &mut Shard,
+    key: ConnKey,
+    request: &Connect<'_>,
+    identity: Identity<'_>,
+    accepted: &Accepted,
+    auth_data: Option<&[u8]>,
+    now_ms: u64,
+) {
     let assigned = match identity {
         Identity::Assign => Some(shard.assign_client_id()),
         Identity::Named(_) => None,
     };
     let client_id = assigned.as_deref().unwrap_or(request.client_id);
-    let owner = shard.owner_of(client_id);
-    if owner != shard.id {
-        return Ok(Then::Handoff(owner));
-    }
-    if let Some(will) = &request.will
-        && topic::check_topic(will.topic, &shard.topic_limits).is_err()
-    {
-        let violation = Violation::new(ReasonCode::TopicNameInvalid, "will topic is not accepted");
-        refuse(shard, key, &violation, now_ms);
-        return Ok(Then::Continue);
-    }
-    let (session, present) = shard.take_session(client_id, request, &accepted, now_ms);
+    let (session, present) = shard.take_session(client_id, request, accepted, now_ms);
     let entry = &mut shard.sessions[session.0 as usize];
     entry.conn = Some(key);
+    shard.presence_changed(session, true);
+    let entry = &mut shard.sessions[session.0 as usize];
+    shard.stats.clients_connected.add(1);
+    shard.stats.connects_accepted.add(1);
+    shard.stats.other_packets_received.add(1);
     entry.will = request.will.as_ref().map(|will| Box::new(Will::keep(will, entry.number)));
     let conn = &mut shard.conns[key.0 as usize];
     conn.session = session;
@@ -63,7 +101,10 @@ pub(super) fn on_connect(
         let deadline = now_ms + u64::from(conn.keep_alive_ms);
         shard.arm_conn(key, deadline);
     }
-    let properties = connack_properties(request, &accepted, &shard.rules, assigned.as_deref());
+    let mut properties = connack_properties(request, accepted, &shard.rules, assigned.as_deref());
+    if let Some(data) = auth_data {
+        properties.auth_method(SCRAM_SHA_256).auth_data(data); // [MQTT-4.12.0-5]
+    }
     let connack = ConnAck {
         // [MQTT-3.2.2-2]; 3.1 has no such flag.
         session_present: present && request.version != Version::V3_1,
@@ -76,7 +117,6 @@ pub(super) fn on_connect(
     if present {
         shard.pump(session, now_ms);
     }
-    Ok(Then::Continue)
 }
 
 /// A CONNECT for a protocol level that this server does not speak [MQTT-3.1.2-2]. The return code
@@ -90,6 +130,24 @@ pub(super) fn refuse_version(shard: &mut Shard, key: ConnKey, now_ms: u64) {
 /// Answers CONNACK with an error and closes [MQTT-3.2.2-5], [MQTT-3.2.2-7].
 pub(super) fn refuse(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
     shard.stats.protocol_errors.add(1);
+    turn_away(shard, key, violation, now_ms);
+}
+
+/// [`refuse`] for what the client could not prove, or what came in its way.
+pub(super) fn deny(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
+    match violation.reason {
+        ReasonCode::BadUserNameOrPassword
+        | ReasonCode::NotAuthorized
+        | ReasonCode::BadAuthenticationMethod => shard.stats.authentication_failures.add(1),
+        ReasonCode::ServerBusy | ReasonCode::ServerUnavailable => {}
+        _ => shard.stats.protocol_errors.add(1),
+    }
+    turn_away(shard, key, violation, now_ms);
+}
+
+/// [`refuse`] for what is not the client's fault.
+fn turn_away(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
+    shard.stats.other_packets_received.add(1); // the CONNECT
     let version = shard.conn(key).map_or(Version::V5, |conn| conn.version);
     tracing::debug!(reason = ?violation.reason, "CONNECT refused: {violation}");
     let connack =
@@ -98,6 +156,21 @@ pub(super) fn refuse(shard: &mut Shard, key: ConnKey, violation: &Violation, now
         encode(&Packet::ConnAck(connack), version, block);
     }
     shard.close(key, now_ms);
+}
+
+/// Whether a will may be published one day: nobody could be told then.
+fn check_will(shard: &Shard, will: &wire::Will<'_>) -> Result<(), Violation> {
+    if topic::check_topic(will.topic, &shard.topic_limits).is_err() {
+        return Err(Violation::new(ReasonCode::TopicNameInvalid, "will topic is not accepted"));
+    }
+    if will.topic.starts_with("$SYS/") {
+        let reason = ReasonCode::TopicNameInvalid; // the server's own topics (4.7.2)
+        return Err(Violation::new(reason, "will topic is the server's own"));
+    }
+    if shard.limits.check_payload_format && !is_as_announced(&will.properties, will.payload) {
+        return Err(UNLIKE_ANNOUNCED);
+    }
+    Ok(())
 }
 
 impl Shard {
@@ -144,6 +217,9 @@ impl Shard {
             will_at_ms: None,
             expires_at_ms: None,
             scans: Default::default(),
+            subscription_bytes: 0,
+            shared: 0,
+            timer_at_ms: u64::MAX,
         };
         let key = SessionKey(self.sessions.insert(entry) as u32);
         let Self { hasher, sessions, by_client, .. } = self;
@@ -162,12 +238,15 @@ impl Shard {
     }
 
     /// A new identifier that belongs to this shard, so that its socket need not move
-    /// [MQTT-3.1.3-6]. Unique while the process lives, and random enough across restarts.
+    /// [MQTT-3.1.3-6]. Nobody can guess it, and so have a session ready under it.
     fn assign_client_id(&mut self) -> String {
+        let [first, second] = self.fabric.secret;
         loop {
-            let number = self.number();
-            let id = format!("gearbox-{:x}-{number:x}", self.fabric.run_id);
-            if self.owner_of(&id) == self.id {
+            let mut hasher = SipHasher24::new_with_keys(first, second);
+            hasher.write_u64(self.number());
+            let Hash128 { h1, h2 } = hasher.finish128();
+            let id = format!("gearbox-{h1:016x}{h2:016x}");
+            if self.owner_of(&id) == self.id && self.find_session(&id).is_none() {
                 return id;
             }
         }

@@ -11,6 +11,7 @@ use mqtt::session::Message;
 use rt_abstract::Sender;
 use smallvec::SmallVec;
 
+use super::rate::ConnectRate;
 use crate::retained::Retained;
 use crate::routes::SharedRoutes;
 
@@ -56,8 +57,10 @@ pub struct Fabric {
     pub routes: SharedRoutes,
     /// The retained messages of the node.
     pub retained: Retained,
-    /// Differs between runs of the program; part of assigned client identifiers.
-    pub run_id: u64,
+    /// Which CONNECTs come too fast.
+    pub connect_rate: ConnectRate,
+    /// Keys the hash that assigned client identifiers come from.
+    pub secret: [u64; 2],
     senders: Vec<Sender<Mail, LANES>>,
     connections: AtomicUsize,
 }
@@ -68,9 +71,16 @@ impl Fabric {
         senders: Vec<Sender<Mail, LANES>>,
         retained: Retained,
         routes: SharedRoutes,
-        run_id: u64,
+        secret: [u64; 2],
     ) -> Self {
-        Self { routes, retained, run_id, senders, connections: AtomicUsize::new(0) }
+        Self {
+            routes,
+            retained,
+            connect_rate: ConnectRate::default(),
+            secret,
+            senders,
+            connections: AtomicUsize::new(0),
+        }
     }
 
     /// How many shards there are.

@@ -4,11 +4,12 @@
 //! bytes in and carry bytes out. A shard is owned by one executor. What crosses shards goes
 //! through [`Mail`] and the two shared structures in [`Fabric`].
 //!
-//! The files follow the life of a connection: `connect`, `packets` (what a client may ask),
+//! The files follow the life of a connection: `connect`, `auth`, `packets` (what a client may ask),
 //! `publish` (routing and delivery), `subscribe`, `close` (ends, wills, expiry), with `conn`,
 //! `outbox`, `subscribers` and `wheel` as their data. `sys` says what the counters say, for which
 //! `held` counts what sessions hold.
 
+mod auth;
 mod close;
 mod conn;
 mod connect;
@@ -16,29 +17,35 @@ mod fabric;
 mod held;
 mod outbox;
 mod packets;
+mod pressure;
 mod publish;
 mod rate;
 mod share;
 mod subscribe;
 mod subscribers;
 mod sys;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod wheel;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use hashbrown::HashTable;
+use mqtt::access::PasswordCheck;
 use mqtt::protocol::ServerRules;
 use mqtt::routing::{FilterTree, Matched, SeededHash};
 use mqtt::session::{QueueBounds, Session, Will};
 use mqtt::topic;
 use slab::Slab;
 
+use crate::access::Access;
 use crate::config::{Limits, QueueFull};
 use crate::stats::ShardStats;
+pub use auth::Verified;
 use conn::{Conn, Phase};
 pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
 use outbox::BlockPool;
@@ -58,14 +65,19 @@ pub struct ConnKey(pub u32);
 pub struct SessionKey(pub u32);
 
 /// What a connection's reader does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Read on.
     Read,
-    /// Another shard's mailbox is full: wait for room there before reading on.
-    WaitFor(u8),
+    /// Let the other tasks run, then go on with [`Shard::resume`].
+    Again,
+    /// Wait until [`Shard::may_read`], then go on with [`Shard::resume`].
+    Wait,
     /// The client belongs to another shard: hand the socket over with all bytes of the buffer.
     Handoff(u8),
+    /// A password waits to be verified: run this on a thread that may block, and report it with
+    /// [`Shard::on_verified`], which says how to go on, before reading on.
+    Verify(Box<PasswordCheck>),
     /// The connection is closing: read on only to see its end.
     Drain,
 }
@@ -121,7 +133,14 @@ pub struct Shard {
     freed: Vec<ConnKey>,
     /// Mail per destination shard that did not fit yet.
     mail: Vec<VecDeque<Mail>>,
+    /// Mail sent since the start.
+    mail_sent: u64,
+    /// A retained scan used up its turn: the flusher lets others run.
+    scanned: bool,
     read_pool: Vec<BytesMut>,
+    access: Arc<Access>,
+    /// Passwords under verification; further ones than `Access` allows are refused (0x89).
+    verifying: usize,
     blocks: BlockPool,
     scratch: Scratch,
     draining: bool,
@@ -141,8 +160,14 @@ struct Entry {
     will_at_ms: Option<u64>,
     /// When the session ends; set while no connection holds it.
     expires_at_ms: Option<u64>,
-    /// Retained messages still owed to new subscriptions.
-    scans: VecDeque<Scan>,
+    /// Retained messages still owed to new subscriptions, by their filters.
+    scans: BTreeMap<Box<str>, Scan>,
+    /// By `Limits::max_subscription_bytes`.
+    subscription_bytes: usize,
+    /// Shared subscriptions among its subscriptions.
+    shared: u32,
+    /// The earliest timer entry that is armed for it.
+    timer_at_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +242,11 @@ impl Shard {
             kills: Vec::new(),
             freed: Vec::new(),
             mail: (0..fabric.shards()).map(|_| VecDeque::new()).collect(),
+            mail_sent: 0,
+            scanned: false,
             read_pool: Vec::new(),
+            access: Arc::default(),
+            verifying: 0,
             blocks: BlockPool::default(),
             scratch: Scratch::default(),
             draining: false,
@@ -225,6 +254,11 @@ impl Shard {
             limits,
             fabric,
         }
+    }
+
+    /// Judges clients by `access` from now on; before, everybody may connect.
+    pub fn set_access(&mut self, access: Arc<Access>) {
+        self.access = access;
     }
 
     /// Opens a connection that has not said CONNECT yet; `None` when the node is full.
@@ -285,12 +319,14 @@ impl Shard {
     /// The socket ended, or failed; the reader will not come back. What is still owed to the
     /// client is written, then the connection is freed.
     pub fn on_end(&mut self, key: ConnKey, now_ms: u64) {
+        self.verification_over(key); // nobody will report it any more
         self.detach(key, close::Parting::Lost, now_ms);
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
         conn.reader_done = true;
         if conn.phase != Phase::Closing {
             self.close(key, now_ms);
         }
+        self.settle(now_ms);
         self.free_if_done(key);
     }
 
@@ -308,6 +344,11 @@ impl Shard {
             conn.writing = true;
         }
         Some(key)
+    }
+
+    /// Whether a retained scan used up its turn since the last call.
+    pub fn take_scanned(&mut self) -> bool {
+        std::mem::take(&mut self.scanned)
     }
 
     /// Whether the connection has not sent a complete CONNECT yet.
@@ -405,22 +446,6 @@ impl Shard {
         publish::deliver_remote(self, remote, now_ms);
     }
 
-    /// Moves waiting mail to its mailboxes; the first destination that is full.
-    pub fn post_mail(&mut self) -> Option<u8> {
-        let mut full = None;
-        for (shard, mail) in self.mail.iter_mut().enumerate() {
-            if mail.is_empty() {
-                continue;
-            }
-            self.stats.mail_batches.add(1);
-            self.fabric.post(shard, Lane::Data, mail);
-            if !mail.is_empty() && full.is_none() {
-                full = Some(shard as u8);
-            }
-        }
-        full
-    }
-
     /// The shard a client identifier belongs to.
     pub fn owner_of(&self, client_id: &str) -> u8 {
         (usize::from(slot_of(client_id)) % self.fabric.shards()) as u8
@@ -464,8 +489,7 @@ impl Shard {
             if rest <= SMALL_PARTIAL_BYTES {
                 conn.partial = Some(BytesMut::from(&buffer[used..]));
             } else {
-                buffer.copy_within(used.., 0);
-                buffer.truncate(rest);
+                let _ = buffer.split_to(used); // moves no bytes, however many are left
                 conn.partial = Some(buffer);
                 return;
             }

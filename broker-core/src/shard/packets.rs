@@ -1,6 +1,7 @@
 //! From bytes to decisions: framing, decoding, and the packets that need few words.
 
 use bytes::{Bytes, BytesMut};
+use mqtt::access::PasswordCheck;
 use mqtt::protocol::Violation;
 use mqtt::session::PubRecOutcome;
 use mqtt::wire::{
@@ -12,13 +13,14 @@ use super::close::Parting;
 use super::conn::Phase;
 use super::held::Held;
 use super::{
-    ConnKey, MAX_DRAINED_BYTES, Next, READ_BUFFER_BYTES, Received, Shard, connect, mark_dirty,
+    ConnKey, MAX_DRAINED_BYTES, Next, READ_BUFFER_BYTES, Received, Shard, auth, connect, mark_dirty,
 };
 
 /// What a packet leads to.
 pub(super) enum Then {
     Continue,
     Handoff(u8),
+    Verify(Box<PasswordCheck>),
 }
 
 /// See [`Shard::on_bytes`].
@@ -30,7 +32,9 @@ pub(super) fn on_bytes(
     now_ms: u64,
 ) -> Received {
     let mut used = 0;
-    let mut next = Next::Read;
+    let mut next = None;
+    let mut handled = 0;
+    let mail_before = shard.mail_sent;
     while let Some(conn) = shard.conns.get_mut(key.0 as usize) {
         if conn.phase == Phase::Closing {
             conn.drained_bytes = conn.drained_bytes.saturating_add(read as u32);
@@ -38,12 +42,18 @@ pub(super) fn on_bytes(
                 shard.kills.push(key);
             }
             used = buffer.len();
-            next = Next::Drain;
+            next = Some(Next::Drain);
             break;
         }
+        if shard.turn_is_over(handled) {
+            next = Some(Next::Again);
+            break;
+        }
+        handled += 1;
+        let Some(conn) = shard.conns.get_mut(key.0 as usize) else { break };
         let version = conn.version;
         let max_bytes = match conn.phase {
-            Phase::Handshake => shard.limits.max_connect_size_bytes,
+            Phase::Handshake | Phase::Authenticating => shard.limits.max_connect_size_bytes,
             _ => shard.limits.max_packet_size_bytes,
         };
         let total = match peek(&buffer[used..], max_bytes) {
@@ -58,23 +68,29 @@ pub(super) fn on_bytes(
             }
         };
         conn.sign_of_life(now_ms);
-        let handled = if total > READ_BUFFER_BYTES {
-            // The block was made for this packet: its payload can be kept without copying. What
-            // follows the packet moves to the front of the rest.
+        // A block that is mostly this packet can be kept with it, and its payload shared without
+        // copying. In a larger one a small payload would hold on to what others left there.
+        let own_block = total > READ_BUFFER_BYTES && total >= buffer.capacity() / 2;
+        let frame = own_block.then(|| {
             let _ = buffer.split_to(used);
-            let frame = buffer.split_to(total).freeze();
             used = 0;
-            decode_from_client(&frame, version)
-                .map(|packet| on_packet(shard, key, packet, Some(&frame), now_ms))
-        } else {
-            let frame = &buffer[used..used + total];
-            decode_from_client(frame, version)
-                .map(|packet| on_packet(shard, key, packet, None, now_ms))
-        };
-        match handled {
-            Ok(Ok(Then::Continue)) => used += if total > READ_BUFFER_BYTES { 0 } else { total },
+            buffer.split_to(total).freeze()
+        });
+        let bytes = frame.as_deref().unwrap_or(&buffer[used..]);
+        let bytes = &bytes[..total];
+        let result = decode_from_client(bytes, version)
+            .map(|packet| on_packet(shard, key, packet, bytes, frame.as_ref(), now_ms));
+        let done = if own_block { 0 } else { total };
+        match result {
+            Ok(Ok(Then::Continue)) => used += done,
+            Ok(Ok(Then::Verify(check))) => {
+                used += done;
+                next = Some(Next::Verify(check));
+                break; // what follows waits for the result
+            }
             Ok(Ok(Then::Handoff(owner))) => {
-                let handoff = buffer.split_off(used);
+                let mut handoff = BytesMut::from(frame.as_deref().unwrap_or_default());
+                handoff.extend_from_slice(&buffer[used..]);
                 return Received { next: Next::Handoff(owner), handoff };
             }
             Ok(Err(violation)) => shard.violate(key, &violation, now_ms),
@@ -82,12 +98,16 @@ pub(super) fn on_bytes(
         }
     }
     shard.keep_rest(key, buffer, used);
-    if let Some(full) = shard.settle(now_ms)
-        && next == Next::Read
-    {
-        shard.stats.publisher_pauses.add(1);
-        next = Next::WaitFor(full);
-    }
+    shard.settle(now_ms);
+    let published = shard.mail_sent != mail_before;
+    let next = match next {
+        None => shard.after_turn(key, read, published),
+        Some(Next::Again) => match shard.after_turn(key, read, published) {
+            Next::Read => Next::Again,
+            stop => stop,
+        },
+        Some(next) => next,
+    };
     Received { next, handoff: BytesMut::new() }
 }
 
@@ -95,17 +115,24 @@ fn on_packet(
     shard: &mut Shard,
     key: ConnKey,
     packet: Packet<'_>,
+    raw: &[u8],
     frame: Option<&Bytes>,
     now_ms: u64,
 ) -> Result<Then, Violation> {
     let Some(conn) = shard.conn(key) else { return Ok(Then::Continue) };
     match (conn.phase, &packet) {
         (Phase::Handshake, Packet::Connect(request)) => {
-            return connect::on_connect(shard, key, request, now_ms);
+            return connect::on_connect(shard, key, request, raw, now_ms);
         }
         // [MQTT-3.1.0-1]
         (Phase::Handshake, _) => {
             return Err(Violation::new(ReasonCode::ProtocolError, "first packet is not CONNECT"));
+        }
+        // [MQTT-3.1.2-30]
+        (Phase::Authenticating, packet)
+            if !matches!(packet, Packet::Auth(_) | Packet::Disconnect(_)) =>
+        {
+            return Err(Violation::new(ReasonCode::ProtocolError, "packet before CONNACK"));
         }
         // [MQTT-3.1.0-2]
         (_, Packet::Connect(_)) => {
@@ -126,10 +153,7 @@ fn on_packet(
             }
         }
         Packet::Disconnect(disconnect) => on_disconnect(shard, key, &disconnect, now_ms)?,
-        Packet::Auth(_) => {
-            // Only after a CONNECT with an authentication method, which is refused [MQTT-4.12.0-6].
-            return Err(Violation::new(ReasonCode::ProtocolError, "AUTH without a method"));
-        }
+        Packet::Auth(step) => auth::on_auth(shard, key, &step, now_ms)?,
         Packet::Connect(_)
         | Packet::ConnAck(_)
         | Packet::SubAck(_)
@@ -152,6 +176,9 @@ fn on_ack(shard: &mut Shard, key: ConnKey, ack: &Ack<'_>, now_ms: u64) {
     match ack.kind {
         AckKind::PubRel => {
             let known = entry.session.incoming.release(id);
+            if let Some(conn) = shard.conns.get_mut(key.0 as usize) {
+                conn.open_qos2 = conn.open_qos2.saturating_sub(known.into());
+            }
             let reason =
                 if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
             shard.acknowledge(key, AckKind::PubComp, id, reason);
@@ -222,7 +249,8 @@ fn on_disconnect(
 }
 
 fn malformed(shard: &mut Shard, key: ConnKey, error: DecodeError, now_ms: u64) {
-    if error == DecodeError::UnsupportedVersion {
+    let before_connect = shard.conn(key).is_some_and(|conn| conn.phase == Phase::Handshake);
+    if error == DecodeError::UnsupportedVersion && before_connect {
         connect::refuse_version(shard, key, now_ms);
         return;
     }

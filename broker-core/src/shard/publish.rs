@@ -12,7 +12,7 @@ use mqtt::session::{
 };
 use mqtt::topic;
 use mqtt::wire::{
-    AckKind, Properties, Publish, PublishHead, QoS, ReasonCode, Version, encode_ack, encode_publish_head,
+    AckKind, MAX_PACKET_BYTES, Properties, Publish, PublishHead, QoS, ReasonCode, Version, encode_ack, encode_publish_head,
     publish_size_bytes,
 };
 use smallvec::SmallVec;
@@ -85,7 +85,7 @@ impl Shard {
                 self.acknowledge(key, AckKind::PubRec, id, ReasonCode::Success);
                 return Ok(());
             }
-            if incoming.len() >= usize::from(self.limits.receive_maximum) {
+            if conn.open_qos2 >= self.limits.receive_maximum {
                 return Err(Violation::new(
                     ReasonCode::ReceiveMaximumExceeded,
                     "more unacknowledged messages than the receive maximum",
@@ -143,6 +143,9 @@ impl Shard {
                     && let Some(entry) = self.sessions.get_mut(session.0 as usize)
                 {
                     entry.session.incoming.take(id);
+                    if let Some(conn) = self.conns.get_mut(key.0 as usize) {
+                        conn.open_qos2 = conn.open_qos2.saturating_add(1);
+                    }
                 }
                 self.acknowledge(key, AckKind::PubRec, id, reason);
             }
@@ -164,11 +167,11 @@ impl Shard {
             }
             if many {
                 // Under the lock: see the head of `retained`.
-                self.fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
+                self.fabric.routes.matches(draft.topic, &mut self.scratch.matched);
             }
             kept = Some(message);
         } else if many {
-            self.fabric.routes.load().matches(draft.topic, &mut self.scratch.matched);
+            self.fabric.routes.matches(draft.topic, &mut self.scratch.matched);
         }
         if !many {
             return self.deliver(draft, &mut kept, true, &Groups::All, now_ms);
@@ -194,7 +197,7 @@ impl Shard {
             } else {
                 let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
                 let mail = Mail::Publish(Remote { message, plain, groups });
-                self.mail[usize::from(shard)].push_back(mail);
+                self.send_mail(shard, mail);
             }
         }
         any
@@ -416,7 +419,7 @@ impl Shard {
 
     /// The queue's part of [`Shard::pump`].
     pub(super) fn pump_window(&mut self, key: SessionKey, now_ms: u64) {
-        let Self { sessions, conns, blocks, dirty, stats, limits, .. } = self;
+        let Self { sessions, conns, blocks, dirty, stats, limits, bounds, .. } = self;
         let Some(entry) = sessions.get_mut(key.0 as usize) else { return };
         let Some(conn_key) = entry.conn else { return };
         let Some(conn) = conns.get_mut(conn_key.0 as usize) else { return };
@@ -424,7 +427,7 @@ impl Shard {
             let before = Held::of(outgoing, limits);
             let mut expired = 0;
             while conn.outbox.len_bytes() < limits.max_outbox_bytes {
-                let Some(step) = outgoing.next_step(conn.window, now_ms, &mut expired) else {
+                let Some(step) = outgoing.next_step(conn.window, bounds, now_ms, &mut expired) else {
                     break;
                 };
                 mark_dirty(dirty, conn_key, conn);
@@ -461,15 +464,15 @@ impl Shard {
         }
     }
 
-    /// Closes connections whose queue overflowed, then posts mail; the first full mailbox.
-    pub(super) fn settle(&mut self, now_ms: u64) -> Option<u8> {
+    /// Closes connections whose queue overflowed, then posts mail.
+    pub(super) fn settle(&mut self, now_ms: u64) {
         while let Some(key) = self.evictions.pop() {
             let full = Violation::new(ReasonCode::QuotaExceeded, "session queue is full");
             if self.expel(key, &full, now_ms) {
                 self.stats.disconnected_queue_full.add(1);
             }
         }
-        self.post_mail()
+        self.post_mail();
     }
 }
 
@@ -489,6 +492,13 @@ pub(super) fn deliver_remote(shard: &mut Shard, remote: &Remote, now_ms: u64) {
     let mut kept = Some(remote.message.clone());
     let groups = Groups::Chosen(&remote.groups);
     shard.deliver(&draft, &mut kept, remote.plain, &groups, now_ms);
+    for group in &remote.groups {
+        let entry = shard.subscriptions.get(group.filter());
+        if entry.and_then(|entry| entry.group(group.name())).is_none() {
+            // Its last member here left while the mail was under way.
+            shard.forward(group.filter(), group.name(), &draft, &remote.message, now_ms);
+        }
+    }
     shard.settle(now_ms);
 }
 
@@ -533,7 +543,10 @@ pub(super) fn send_qos0(
         _ => put_publish(conn, head, draft, blocks),
     };
     match sent {
-        true => stats.messages_sent.add(1),
+        true => {
+            stats.messages_sent.add(1);
+            conn.note_slow(max_outbox_bytes, stats);
+        }
         false => stats.dropped_too_large.add(1), // [MQTT-3.1.2-25]
     }
     sent
@@ -590,8 +603,10 @@ fn head<'a>(draft: &Draft<'a>, retain: bool, now_ms: u64) -> PublishHead<'a> {
 
 /// Whether the client takes a packet of this size [MQTT-3.1.2-24].
 fn fits(conn: &Conn, head: &PublishHead<'_>) -> bool {
-    conn.max_packet_size_bytes == u32::MAX
-        || publish_size_bytes(conn.version, head) <= conn.max_packet_size_bytes as usize
+    // Topic, properties and identifiers of a packet that came in fit the other half.
+    (conn.max_packet_size_bytes == u32::MAX && head.payload_len < MAX_PACKET_BYTES / 2)
+        || publish_size_bytes(conn.version, head)
+            <= (conn.max_packet_size_bytes as usize).min(MAX_PACKET_BYTES)
 }
 
 impl Frames {

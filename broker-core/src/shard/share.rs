@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use mqtt::routing::{ShardSet, ShareGroup};
-use mqtt::session::{Draft, Queued};
+use mqtt::session::{Draft, Message, Queued};
 use mqtt::topic::parse_filter;
 use mqtt::wire::QoS;
 use smallvec::SmallVec;
@@ -27,6 +27,8 @@ pub struct Group {
     pub raw: Arc<str>,
     /// Its members here; never empty.
     pub members: List,
+    /// How many of them are connected.
+    pub connected: u32,
     /// Round-robin and least-inflight: messages so far. Sticky: the chosen session plus one.
     state: Cell<u32>,
 }
@@ -47,7 +49,7 @@ impl Group {
     pub fn new(name: &str, raw: &str, first: Subscriber) -> Self {
         let mut members = List::default();
         members.add(first);
-        Self { name: name.into(), raw: raw.into(), members, state: Cell::new(0) }
+        Self { name: name.into(), raw: raw.into(), members, connected: 0, state: Cell::new(0) }
     }
 
     /// The member that gets the next message; connected ones first. `point` is the hash that a
@@ -99,6 +101,37 @@ impl Group {
 }
 
 impl Shard {
+    /// The client of a session came or went: its share groups, and other shards, are told.
+    pub(super) fn presence_changed(&mut self, session: SessionKey, connected: bool) {
+        let Some(entry) = self.sessions.get(session.0 as usize) else { return };
+        if self.fabric.shards() == 1 || entry.shared == 0 {
+            return; // nobody asks
+        }
+        let shared: Vec<Box<str>> = entry
+            .session
+            .subscriptions
+            .iter()
+            .filter(|subscription| subscription.filter.starts_with("$share/"))
+            .map(|subscription| subscription.filter.clone())
+            .collect();
+        for raw in &shared {
+            self.count_connected(raw, connected);
+        }
+    }
+
+    /// One connected member more, or less, in a share group.
+    pub(super) fn count_connected(&mut self, raw: &str, more: bool) {
+        let Ok(parsed) = parse_filter(raw) else { return };
+        let Some(name) = parsed.share.map(|name| name.as_str()) else { return };
+        let entry = self.subscriptions.get_mut(parsed.filter);
+        let Some(group) = entry.and_then(|entry| entry.group_mut(name)) else { return };
+        group.connected = match more {
+            true => group.connected + 1,
+            false => group.connected.saturating_sub(1),
+        };
+        self.update_route(parsed.filter, Some(name));
+    }
+
     /// What the hashing strategies go by for one message.
     pub(super) fn share_point(&self, draft: &Draft<'_>) -> u64 {
         match self.limits.shared_strategy {
@@ -114,12 +147,11 @@ impl Shard {
             SharedStrategy::RoundRobin | SharedStrategy::LeastInflight => {
                 group.pick(ShardSet::EMPTY)
             }
-            SharedStrategy::Sticky => group.members().first().map(|(shard, _)| *shard),
+            SharedStrategy::Sticky => group.reachable().next().map(|(shard, _)| shard),
             SharedStrategy::HashClient | SharedStrategy::HashTopic => group
-                .members()
-                .iter()
+                .reachable()
                 .max_by_key(|(shard, _)| mix(point, u64::from(*shard) + 1))
-                .map(|(shard, _)| *shard),
+                .map(|(shard, _)| shard),
         }
     }
 
@@ -142,25 +174,33 @@ impl Shard {
             let Some(name) = parsed.share else { continue };
             let mut draft = message.draft();
             draft.qos = delivery.qos.max(QoS::AtLeastOnce);
-            if self.fabric.shards() == 1 {
-                self.deliver_shared(parsed.filter, name.as_str(), &draft, &message, now_ms);
-                continue;
+            self.forward(parsed.filter, name.as_str(), &draft, &message, now_ms);
+        }
+    }
+
+    /// Gives a message to a member of a share group, wherever one is.
+    pub(super) fn forward(
+        &mut self,
+        filter: &str,
+        name: &str,
+        draft: &Draft<'_>,
+        message: &Arc<Message>,
+        now_ms: u64,
+    ) {
+        let shard = match self.fabric.shards() {
+            1 => Some((self.id, None)),
+            _ => self.fabric.routes.group(filter, name).and_then(|group| {
+                Some((self.share_shard(&group, self.share_point(draft))?, Some(group)))
+            }),
+        };
+        match shard {
+            Some((shard, Some(group))) if shard != self.id => {
+                let groups = SmallVec::from_iter([group]);
+                let (message, plain) = (message.clone(), false);
+                self.send_mail(shard, Mail::Publish(Remote { message, plain, groups }));
             }
-            let routes = self.fabric.routes.load();
-            let group = routes.get(parsed.filter).and_then(|found| found.group(name.as_str()));
-            let Some(group) = group.cloned() else { continue };
-            drop(routes);
-            match self.share_shard(&group, self.share_point(&draft)) {
-                Some(shard) if shard == self.id => {
-                    self.deliver_shared(parsed.filter, name.as_str(), &draft, &message, now_ms);
-                }
-                Some(shard) => {
-                    let groups = SmallVec::from_iter([group]);
-                    let mail = Mail::Publish(Remote { message: message.clone(), plain: false, groups });
-                    self.mail[usize::from(shard)].push_back(mail);
-                }
-                None => {}
-            }
+            Some(_) => self.deliver_shared(filter, name, draft, message, now_ms),
+            None => {}
         }
     }
 }

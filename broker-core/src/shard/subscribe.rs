@@ -1,9 +1,10 @@
 //! SUBSCRIBE, UNSUBSCRIBE, and the retained messages that a new subscription is owed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mqtt::protocol::Violation;
-use mqtt::routing::ScanCursor;
+use mqtt::routing::{ScanCursor, ShareGroup};
 use mqtt::session::{Delivery, Message, Queued, Subscription};
 use mqtt::topic::{FilterError, parse_filter_within};
 use mqtt::wire::{
@@ -22,12 +23,17 @@ const SCAN_PAGE: usize = 64;
 /// Pages per turn, so that a scan of millions of topics lets others run.
 const PAGES_PER_TURN: usize = 16;
 
+/// Share groups of one filter on one shard; further ones are refused (0x97), since each change of
+/// one costs as much as all of the filter's.
+const MAX_GROUPS_PER_FILTER: usize = 1_000;
+
 /// Retained messages owed to one new subscription.
 #[derive(Debug)]
 pub(super) struct Scan {
-    filter: Box<str>,
     cursor: ScanCursor,
     subscriber: Subscriber,
+    /// Found and not sent yet: at most one page.
+    found: VecDeque<Arc<Message>>,
 }
 
 impl Shard {
@@ -67,7 +73,9 @@ impl Shard {
         for (raw, _) in unsubscribe.filters.iter() {
             let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
             let reason = if entry.session.unsubscribe(raw).is_some() {
-                entry.scans.retain(|scan| *scan.filter != *raw);
+                entry.scans.remove(raw);
+                entry.subscription_bytes -= cost_bytes(raw);
+                entry.shared -= u32::from(raw.starts_with("$share/"));
                 let owed = self.take_queued_of(session, raw);
                 self.forget_subscription(session, raw);
                 self.hand_on(owed, now_ms);
@@ -115,17 +123,29 @@ impl Shard {
         let Some(entry) = self.sessions.get_mut(session.0 as usize) else {
             return Ok(ReasonCode::UnspecifiedError);
         };
-        if entry.session.subscriptions.len() >= self.limits.max_subscriptions
-            && entry.session.subscriptions.get(raw).is_none()
+        let known = entry.session.subscriptions.get(raw).is_some();
+        let cost_bytes = cost_bytes(raw);
+        let groups = self.subscriptions.get(parsed.filter).map_or(0, |entry| entry.groups.len());
+        if !known
+            && (entry.session.subscriptions.len() >= self.limits.max_subscriptions
+                || entry.subscription_bytes + cost_bytes > self.limits.max_subscription_bytes
+                || (share.is_some() && groups >= MAX_GROUPS_PER_FILTER))
         {
             return Ok(ReasonCode::QuotaExceeded);
+        }
+        if !known {
+            entry.subscription_bytes += cost_bytes;
+            entry.shared += u32::from(share.is_some());
         }
         let replaced = entry.session.subscribe(Subscription { filter: raw.into(), options, id });
         let subscriber = Subscriber::new(session, &options, id);
         if self.subscriptions.entry(parsed.filter).add(share, raw, subscriber) {
             self.stats.subscriptions.add(1);
             self.stats.shared_subscriptions.add(share.is_some().into());
-            self.update_route(parsed.filter, share);
+            match share {
+                None => self.update_route(parsed.filter, None),
+                Some(_) => self.count_connected(raw, true),
+            }
         }
         let wants_retained = share.is_none() // [MQTT-3.8.4-4] (4.8.2)
             && match options.retain_handling {
@@ -136,9 +156,8 @@ impl Shard {
         if wants_retained {
             let entry = &mut self.sessions[session.0 as usize];
             // The same filter again starts over instead of owing everything twice.
-            entry.scans.retain(|scan| *scan.filter != *raw);
-            let filter = parsed.filter.into();
-            entry.scans.push_back(Scan { filter, cursor: ScanCursor::new(), subscriber });
+            let (cursor, found) = (ScanCursor::new(), VecDeque::new());
+            entry.scans.insert(raw.into(), Scan { cursor, subscriber, found });
         }
         Ok(match options.qos {
             QoS::AtMostOnce => ReasonCode::Success,
@@ -174,7 +193,11 @@ impl Shard {
             }
             Some(name) => {
                 let group = entry.and_then(|entry| entry.group(name));
-                let members = group.map_or(0, |group| group.members.len() as u32);
+                let members = match group {
+                    None => 0,
+                    Some(group) if group.connected == 0 => ShareGroup::ABSENT,
+                    Some(group) => group.connected,
+                };
                 self.fabric.routes.set_group(filter, name, self.id, members);
             }
         }
@@ -182,7 +205,8 @@ impl Shard {
 
     /// Sends the next retained messages that the session is owed, as long as its socket keeps up.
     pub(super) fn continue_scans(&mut self, key: SessionKey, now_ms: u64) {
-        for _ in 0..PAGES_PER_TURN {
+        let mut pages = 0;
+        for _ in 0..PAGES_PER_TURN * SCAN_PAGE {
             let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
             let Some(conn_key) = entry.conn else { return };
             let Some(conn) = self.conns.get(conn_key.0 as usize) else { return };
@@ -190,24 +214,28 @@ impl Shard {
             if conn.outbox.len_bytes() > self.limits.max_outbox_bytes / 2 || queued > 0 {
                 return; // goes on when something was written or acknowledged
             }
-            let Some(scan) = entry.scans.front_mut() else { return };
+            let Some(mut first) = entry.scans.first_entry() else { return };
+            let filter = first.key().clone();
+            let scan = first.get_mut();
             let subscriber = scan.subscriber;
-            let mut page: SmallVec<[Arc<Message>; SCAN_PAGE]> = SmallVec::new();
-            let more = self.fabric.retained.lock().scan(
-                &scan.filter,
-                &mut scan.cursor,
-                SCAN_PAGE,
-                now_ms,
-                |message| page.push(message.clone()),
-            );
-            if !more {
-                entry.scans.pop_front();
-            }
-            for message in page {
+            if let Some(message) = scan.found.pop_front() {
                 self.deliver_retained(key, conn_key, subscriber, message, now_ms);
+            } else if scan.cursor.is_done() {
+                first.remove();
+            } else {
+                pages += 1;
+                if pages > PAGES_PER_TURN {
+                    break;
+                }
+                let found = &mut scan.found;
+                let store = self.fabric.retained.lock();
+                store.scan(&filter, &mut scan.cursor, SCAN_PAGE, now_ms, |message| {
+                    found.push_back(message.clone());
+                });
             }
         }
         // More to look at: come back after the writers had their turn.
+        self.scanned = true;
         self.mark_dirty_for_scan(key);
     }
 
@@ -253,4 +281,11 @@ impl Shard {
             mark_dirty(&mut self.dirty, conn_key, conn);
         }
     }
+}
+
+/// About what a subscription takes in this shard's and the node's structures: the filter in each
+/// of them, and a branch per level where there are wildcards.
+fn cost_bytes(raw: &str) -> usize {
+    let levels = 1 + raw.bytes().filter(|byte| *byte == b'/').count();
+    128 + 4 * raw.len() + 128 * levels
 }

@@ -38,6 +38,12 @@ impl FilterEntry {
         self.groups.get(self.place(name).ok()?)
     }
 
+    /// The share group of this name, to be changed.
+    pub fn group_mut(&mut self, name: &str) -> Option<&mut Group> {
+        let at = self.place(name).ok()?;
+        self.groups.get_mut(at)
+    }
+
     /// Adds a subscriber, or replaces the one of the same session; true when it is new. `raw` is
     /// the filter as the client wrote it, from which `share` is the name.
     pub fn add(&mut self, share: Option<&str>, raw: &str, subscriber: Subscriber) -> bool {

@@ -46,7 +46,7 @@ pub enum Identity<'a> {
     Assign,
 }
 
-/// Judges a CONNECT.
+/// Judges a CONNECT, apart from who sends it: see [`demand`](crate::access::demand).
 ///
 /// # Errors
 /// The reason to refuse it with.
@@ -66,12 +66,6 @@ pub fn accept<'a>(
         "" => Identity::Assign,
         name => Identity::Named(name),
     };
-    if connect.properties.auth_method().is_some() {
-        return Err(Violation::new(
-            ReasonCode::BadAuthenticationMethod,
-            "no extended authentication method is supported",
-        ));
-    }
     let wished_expiry = match (v5, connect.clean_start) {
         (true, _) => connect.properties.session_expiry_interval_s().unwrap_or(0),
         (false, true) => 0,

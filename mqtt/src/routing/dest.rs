@@ -91,6 +91,9 @@ pub struct ShareGroup {
 }
 
 impl ShareGroup {
+    /// The count of a shard that has members of which none is connected.
+    pub const ABSENT: u32 = u32::MAX;
+
     pub(super) fn new(filter: &str, name: &str) -> Self {
         Self {
             filter: filter.into(),
@@ -110,7 +113,8 @@ impl ShareGroup {
         &self.name
     }
 
-    /// Shards and their numbers of members, rising by shard; no number is zero.
+    /// Shards and their numbers of connected members, or [`ShareGroup::ABSENT`], rising by shard;
+    /// no number is zero.
     pub fn members(&self) -> &[(u8, u32)] {
         &self.members
     }
@@ -120,14 +124,24 @@ impl ShareGroup {
         self.members.iter().find(|m| m.0 == shard).map_or(0, |m| m.1)
     }
 
+    /// The shards to choose from, with their weights: those with members that are there; all of
+    /// them, with equal weights, when none is.
+    pub fn reachable(&self) -> impl Iterator<Item = (u8, u32)> + Clone {
+        let all_absent = self.members.iter().all(|m| m.1 == Self::ABSENT);
+        self.members.iter().filter_map(move |&(shard, count)| match count {
+            Self::ABSENT => all_absent.then_some((shard, 1)),
+            count => Some((shard, count)),
+        })
+    }
+
     /// The shard that gets the next message: over many calls, from all shards together, each
     /// gets as large a share as it has members. Shards in `except` (full, or already tried) are
     /// passed over; `None` when no other is left.
     pub fn pick(&self, except: ShardSet) -> Option<u8> {
-        let candidates = || self.members.iter().filter(|m| !except.contains(m.0));
+        let candidates = || self.reachable().filter(|m| !except.contains(m.0));
         let total: u64 = candidates().map(|m| u64::from(m.1)).sum();
         let mut turn = u64::from(self.turn.fetch_add(1, Ordering::Relaxed)).checked_rem(total)?;
-        for &(shard, count) in candidates() {
+        for (shard, count) in candidates() {
             match turn.checked_sub(u64::from(count)) {
                 Some(later) => turn = later,
                 None => return Some(shard),
@@ -183,6 +197,27 @@ impl Destinations {
     /// Whether the filter leads nowhere.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty() && self.groups.is_none()
+    }
+
+    /// Says that `shard` has `members` members of the group `name`; returns whether that is new.
+    pub(super) fn set_members(
+        &mut self,
+        filter: &str,
+        name: &str,
+        shard: u8,
+        members: u32,
+    ) -> bool {
+        let group = self.group(name);
+        let before = group.map_or(0, |group| group.members_in(shard));
+        if before == members || ShardSet::only(shard).is_empty() {
+            return false;
+        }
+        let new = match group {
+            Some(group) => group.with_members(shard, members),
+            None => ShareGroup::new(filter, name).with_members(shard, members),
+        };
+        self.set_group(new);
+        true
     }
 
     pub(super) fn shards_mut(&mut self) -> &mut ShardSet {

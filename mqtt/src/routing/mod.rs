@@ -1,9 +1,11 @@
 //! Who wants a topic: the structures between a publish and its receivers.
 //!
-//! [`Routes`] is the node's: from a filter to the shards that have a subscriber for it, an
-//! immutable snapshot that all shards read. [`FilterTree`] is one shard's own: from a filter to
-//! its subscribers. [`RetainedTree`] asks the other way round: from a filter to the topics that
-//! hold a retained message.
+//! [`SharedRoutes`] is the node's: from a filter to the shards that have a subscriber for it,
+//! read by all shards without waiting. [`FilterTree`] is one shard's own: from a filter to its
+//! subscribers. Both answer in the same way, with one lookup per shape of filter in use.
+//! [`Routes`] is an immutable snapshot in which the node keeps the filters of other shapes.
+//! [`RetainedTree`] asks the other way round: from a filter to the topics that hold a retained
+//! message.
 //!
 //! All of them take filters that [`crate::topic::parse_filter`] has checked, without
 //! `$share/NAME/`, and agree with [`crate::topic::matches()`]. None of them recurses along the
@@ -15,6 +17,8 @@ mod hamt;
 mod hash;
 mod retained;
 mod routes;
+mod shapes;
+mod shared;
 mod tree;
 mod trie;
 
@@ -22,7 +26,8 @@ pub use dest::*;
 pub use hash::SeededHash;
 pub use retained::*;
 pub use routes::*;
-pub use tree::*;
+pub use shared::*;
+pub use tree::FilterTree;
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,11 @@
-//! The node's routes: from filter to the shards that have a subscriber for it.
+//! Routes as an immutable value: from filter to the shards that have a subscriber for it.
 //!
-//! An immutable snapshot that every shard reads for every publish, in a persistent structure: a
-//! [`Routes`] is cloned by copying a few pointers, and a change to the clone copies only the
-//! nodes on the way to the changed filter. The caller keeps the current snapshot in an atomic
-//! pointer; one writer at a time clones, changes and swaps. So a reader does what a reader of an
-//! immutable value does, whatever the writer is at: no lock, no retry, and one publish sees one
-//! state. A concurrent hash map was the other choice. It would change faster, but its readers
-//! would take part in its memory reclamation and resizing, it would not give a publish one state
-//! for exact and wildcard filters, and a simulation could not repeat it.
+//! A persistent structure: a [`Routes`] is cloned by copying a few pointers, and a change to the
+//! clone copies only the nodes on the way to the changed filter. The caller keeps the current
+//! snapshot in an atomic pointer; one writer at a time clones, changes and swaps. A reader does
+//! what a reader of an immutable value does, whatever the writer is at. It takes filters of any
+//! shape and depth, but each match walks trees whose every step waits for memory: so
+//! [`super::SharedRoutes`] keeps here only what its table cannot hold.
 //!
 //! A clone that is changed many times before it is shared pays for each copied node once: a
 //! writer with several changes at hand makes them all to one clone.
@@ -60,6 +58,11 @@ impl Routes {
     /// Fills `into`, whatever it held before, with all that the topic name `topic` leads to.
     pub fn matches(&self, topic: &str, into: &mut Matched) {
         into.clear();
+        self.add_matches(topic, into);
+    }
+
+    /// Adds all that the topic name leads to.
+    pub(super) fn add_matches(&self, topic: &str, into: &mut Matched) {
         if let Some(found) = self.exact.get(self.hasher.of(topic), topic) {
             into.add(found);
         }

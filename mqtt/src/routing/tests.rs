@@ -1,6 +1,7 @@
 //! Every structure against a naive model that asks [`crate::topic::matches()`] one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -144,6 +145,16 @@ fn check_routes(
     let mut matched = Matched::default();
     matched.shards.insert(63);
     routes.matches(topic, &mut matched);
+    check_matched(&matched, routes.len(), plain, groups, topic)
+}
+
+fn check_matched(
+    matched: &Matched,
+    len: usize,
+    plain: &PlainModel,
+    groups: &GroupModel,
+    topic: &str,
+) -> Result<(), TestCaseError> {
     let shards: BTreeSet<_> =
         plain.iter().filter(|(f, _)| matches(f, topic)).map(|(_, shard)| *shard).collect();
     prop_assert_eq!(matched.shards.iter().collect::<BTreeSet<_>>(), shards);
@@ -161,7 +172,7 @@ fn check_routes(
     prop_assert_eq!(found, expected);
     let filters: BTreeSet<_> =
         plain.iter().map(|(f, _)| f).chain(groups.keys().map(|(f, _)| f)).collect();
-    prop_assert_eq!(routes.len(), filters.len());
+    prop_assert_eq!(len, filters.len());
     Ok(())
 }
 
@@ -217,6 +228,119 @@ proptest! {
         }
         prop_assert!(routes.is_empty() && routes.is_pruned());
     }
+}
+
+proptest! {
+    #[test]
+    fn shared_routes_agree_with_their_model(steps in route_steps(), seed: u64) {
+        let routes = SharedRoutes::new(seed);
+        let (mut plain, mut groups) = (PlainModel::new(), GroupModel::new());
+        let mut matched = Matched::default();
+        for step in steps {
+            match step {
+                RouteStep::Plain { filter, shard, on: true } => {
+                    prop_assert_eq!(routes.add(&filter, shard), plain.insert((filter, shard)));
+                }
+                RouteStep::Plain { filter, shard, on: false } => {
+                    prop_assert_eq!(routes.remove(&filter, shard), plain.remove(&(filter, shard)));
+                }
+                RouteStep::Group { filter, name, shard, members } => {
+                    let changed = routes.set_group(&filter, name, shard, members);
+                    let group = groups.entry((filter.clone(), name)).or_default();
+                    let before = match members {
+                        0 => group.remove(&shard),
+                        _ => group.insert(shard, members),
+                    };
+                    prop_assert_eq!(changed, before.unwrap_or(0) != members);
+                    if group.is_empty() {
+                        groups.remove(&(filter, name));
+                    }
+                }
+                RouteStep::Match(topic) => {
+                    routes.matches(&topic, &mut matched);
+                    check_matched(&matched, routes.len(), &plain, &groups, &topic)?;
+                }
+            }
+        }
+        for (filter, shard) in &plain {
+            prop_assert!(routes.remove(filter, *shard));
+        }
+        for ((filter, name), members) in &groups {
+            for shard in members.keys() {
+                prop_assert!(routes.set_group(filter, name, *shard, 0));
+            }
+        }
+        prop_assert!(routes.is_empty() && routes.is_pruned());
+    }
+}
+
+/// Readers and writers on threads of their own: what was added before a match began is found,
+/// what was removed before it began is not, whatever else changes meanwhile.
+#[test]
+fn every_match_that_starts_after_a_change_sees_it() {
+    const FILTERS: usize = 3000;
+    // In a table that grows meanwhile, under shapes that come and go, and in the tree behind.
+    let filter = |n: usize| match n % 5 {
+        0 => format!("{n}/b/c"),
+        1 => format!("{n}/+/c"),
+        2 => format!("{n}/#"),
+        3 => format!("{n}/b/+"),
+        _ => format!("{n}/+/c/+/#"), // too deep for a shape of the tests
+    };
+    let topic = |n: usize| match n % 5 {
+        4 => format!("{n}/b/c/d/e"),
+        _ => format!("{n}/b/c"),
+    };
+    let routes = SharedRoutes::new(3);
+    // Filters below `added` are there for good; those below `removed` had a second shard.
+    let (added, removed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..FILTERS {
+                routes.add(&filter(n), 1);
+                routes.add(&filter(n), 2);
+                added.store(n + 1, Ordering::Release);
+                routes.remove(&filter(n), 2);
+                removed.store(n + 1, Ordering::Release);
+            }
+        });
+        // Noise: shapes and filters that come and go.
+        scope.spawn(|| {
+            let noise = ["+", "+/+", "x/+/+", "+/x/#", "x/#", "+/+/+", "+/+/x/+/+", "x"];
+            while removed.load(Ordering::Acquire) < FILTERS {
+                for filter in noise {
+                    routes.add(filter, 3);
+                }
+                for filter in noise {
+                    routes.remove(filter, 3);
+                }
+            }
+        });
+        for reader in 0..2 {
+            let (routes, added, removed) = (&routes, &added, &removed);
+            scope.spawn(move || {
+                let mut matched = Matched::default();
+                let mut at = reader;
+                loop {
+                    let gone = removed.load(Ordering::Acquire);
+                    let there = added.load(Ordering::Acquire);
+                    if there > 0 {
+                        // The newest, and all others in turn.
+                        for n in [there - 1, at % there] {
+                            routes.matches(&topic(n), &mut matched);
+                            assert!(matched.shards.contains(1), "{n} of {there}");
+                            assert!(n >= gone || !matched.shards.contains(2), "{n} of {gone}");
+                        }
+                        at += 7;
+                    }
+                    if gone == FILTERS {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(routes.len(), FILTERS);
 }
 
 #[test]

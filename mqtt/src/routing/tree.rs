@@ -1,9 +1,10 @@
 //! One shard's filters: a map from filter to `T` that can be asked for a topic.
 //!
-//! Filters without wildcards, by far the most, are in one hash table under the whole string: a
-//! topic finds its own with one lookup. Filters with wildcards are in a tree of levels, whose
-//! nodes lie in one arena and whose edges are in one hash table, so that a deep branch costs
-//! neither stack nor a small map per node.
+//! Filters are in one hash table: those without wildcards, by far the most, under the whole
+//! string, so that a topic finds its own with one lookup; the others under their shape, with one
+//! lookup per shape in use (see `shapes`). Only filters of shapes that found no place are in a
+//! tree of levels, whose nodes lie in one arena and whose edges are in one hash table, so that a
+//! deep branch costs neither stack nor a small map per node.
 
 use std::borrow::Cow;
 
@@ -11,29 +12,35 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use super::hash::{SeededHash, hashed_levels};
+use super::hash::{Level, SeededHash, hashed_levels};
+use super::shapes::{Shape, Shapes};
 use crate::topic::{has_wildcards, levels};
 
 /// A map from topic filter to `T`, owned by one shard.
 ///
-/// Filters must be well formed. The most work that one topic can ask for grows with the number
-/// of wildcard filters that agree with it level by level, and with nothing else.
+/// Filters must be well formed. The work that one topic can ask for grows with the number of
+/// shapes in use, which is bounded, and with the number of filters of other shapes that agree
+/// with it level by level.
 #[derive(Debug)]
 pub struct FilterTree<T> {
     hasher: SeededHash,
-    exact: HashTable<Exact<T>>,
+    flat: HashTable<Flat<T>>,
+    /// Of the filters with wildcards in `flat`.
+    shapes: Shapes,
+    /// Filters with wildcards that are not in `flat`.
     wild: Arena<T>,
 }
 
 impl<T> FilterTree<T> {
     /// An empty map; `seed` seeds its hashes.
     pub fn new(seed: u64) -> Self {
-        Self { hasher: SeededHash::new(seed), exact: HashTable::new(), wild: Arena::new() }
+        let hasher = SeededHash::new(seed);
+        Self { hasher, flat: HashTable::new(), shapes: Shapes::default(), wild: Arena::new() }
     }
 
     /// Number of filters.
     pub fn len(&self) -> usize {
-        self.exact.len() + self.wild.filters
+        self.flat.len() + self.wild.filters
     }
 
     /// Whether there is no filter.
@@ -46,16 +53,23 @@ impl<T> FilterTree<T> {
     where
         T: Default,
     {
-        let Self { hasher, exact, wild } = self;
-        if has_wildcards(filter) {
-            return wild.entry(filter, hasher);
-        }
-        let found =
-            exact.entry(hasher.of(filter), |e| *e.filter == *filter, |e| hasher.of(&e.filter));
-        match found {
+        let place = Place::of(filter, &self.hasher);
+        let Self { hasher, flat, shapes, wild } = self;
+        let hash = match place {
+            Place::Exact(hash) => hash,
+            Place::Deep => return wild.entry(filter, hasher),
+            Place::Shaped(shape, hash) => {
+                let is_flat = flat.find(hash, |e| e.is(hash, filter)).is_some();
+                if !is_flat && (wild.has(filter, hasher) || shapes.admit(shape).is_none()) {
+                    return wild.entry(filter, hasher);
+                }
+                hash
+            }
+        };
+        match flat.entry(hash, |e| e.is(hash, filter), |e| e.hash) {
             Entry::Occupied(slot) => &mut slot.into_mut().value,
             Entry::Vacant(slot) => {
-                let new = Exact { filter: filter.into(), value: T::default() };
+                let new = Flat { hash, filter: filter.into(), value: T::default() };
                 &mut slot.insert(new).into_mut().value
             }
         }
@@ -63,56 +77,76 @@ impl<T> FilterTree<T> {
 
     /// The value of exactly this filter.
     pub fn get(&self, filter: &str) -> Option<&T> {
-        if has_wildcards(filter) {
-            let node = self.wild.find(filter, &self.hasher)?;
-            return self.wild.node(node).here.as_ref();
+        if let Some(hash) = Place::of(filter, &self.hasher).hash()
+            && let Some(found) = self.flat.find(hash, |e| e.is(hash, filter))
+        {
+            return Some(&found.value);
         }
-        Some(&self.exact.find(self.hasher.of(filter), |e| *e.filter == *filter)?.value)
+        let node = self.wild.find(filter, &self.hasher)?;
+        self.wild.node(node).here.as_ref()
     }
 
     /// The value of exactly this filter, to be changed.
     pub fn get_mut(&mut self, filter: &str) -> Option<&mut T> {
-        if has_wildcards(filter) {
-            let node = self.wild.find(filter, &self.hasher)?;
-            return self.wild.node_mut(node).here.as_mut();
+        if let Some(hash) = Place::of(filter, &self.hasher).hash()
+            && let Some(found) = self.flat.find_mut(hash, |e| e.is(hash, filter))
+        {
+            return Some(&mut found.value);
         }
-        let hash = self.hasher.of(filter);
-        Some(&mut self.exact.find_mut(hash, |e| *e.filter == *filter)?.value)
+        let node = self.wild.find(filter, &self.hasher)?;
+        self.wild.node_mut(node).here.as_mut()
     }
 
     /// Takes a filter out, and the branches that led to nothing else.
     pub fn remove(&mut self, filter: &str) -> Option<T> {
-        if has_wildcards(filter) {
-            return self.wild.remove(filter, &self.hasher);
+        let place = Place::of(filter, &self.hasher);
+        if let Some(hash) = place.hash()
+            && let Ok(found) = self.flat.find_entry(hash, |e| e.is(hash, filter))
+        {
+            if let Place::Shaped(shape, _) = place {
+                self.shapes.release(shape);
+            }
+            return Some(found.remove().0.value);
         }
-        let hash = self.hasher.of(filter);
-        let found = self.exact.find_entry(hash, |e| *e.filter == *filter).ok()?;
-        Some(found.remove().0.value)
+        self.wild.remove(filter, &self.hasher)
     }
 
     /// Calls `found` for every filter that matches the topic name `topic`, in an order that
-    /// depends on the filters alone.
+    /// depends on the calls before alone.
     pub fn matches<'s>(&'s self, topic: &str, mut found: impl FnMut(&'s T)) {
         // An empty table is not asked: the probe would still touch memory.
-        if !self.exact.is_empty()
-            && let Some(e) = self.exact.find(self.hasher.of(topic), |e| *e.filter == *topic)
-        {
-            found(&e.value);
+        if !self.flat.is_empty() {
+            let hash = self.hasher.of(topic);
+            if let Some(e) = self.flat.find(hash, |e| e.is(hash, topic)) {
+                found(&e.value);
+            }
+        }
+        if self.shapes.iter().len() == 0 && self.wild.filters == 0 {
+            return;
+        }
+        let levels = hashed_levels(topic, &self.hasher);
+        for shape in self.shapes.iter().filter(|shape| shape.fits(topic, &levels)) {
+            let hash = shape.hash_for(&levels);
+            let is_it =
+                |e: &Flat<T>| e.hash == hash && shape.is(e.filter.as_bytes(), topic, &levels);
+            if let Some(e) = self.flat.find(hash, is_it) {
+                found(&e.value);
+            }
         }
         if self.wild.filters > 0 {
-            self.wild.matches(topic, &self.hasher, found);
+            self.wild.matches(topic, &levels, found);
         }
     }
 
     /// All filters and values, sorted by filter. Gathers and sorts first: for listings, not for
     /// hot paths.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &T)> {
-        let exact = self.exact.iter().map(|e| (Cow::Borrowed(&*e.filter), &e.value));
+        let flat = self.flat.iter().map(|e| (Cow::Borrowed(&*e.filter), &e.value));
         let wild = (0..).zip(&self.wild.nodes).filter_map(|(at, node)| {
             let value = node.here.as_ref()?;
             Some((Cow::Owned(self.wild.filter_of(at)), value))
         });
-        let mut all: Vec<_> = exact.chain(wild).collect();
+        let mut all: Vec<_> = flat.chain(wild).collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         all.into_iter()
     }
@@ -120,21 +154,62 @@ impl<T> FilterTree<T> {
     /// Whether no branch is left over.
     #[cfg(test)]
     pub(super) fn is_pruned(&self) -> bool {
-        self.wild.edges.is_empty() && self.wild.free.len() + 1 == self.wild.nodes.len()
+        self.shapes.iter().len() == 0
+            && self.wild.edges.is_empty()
+            && self.wild.free.len() + 1 == self.wild.nodes.len()
     }
 }
 
-/// A filter without wildcards.
+/// Where a filter belongs.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// Into the table under this hash: it has no wildcards.
+    Exact(u64),
+    /// Into the table under this hash, if its shape finds a place.
+    Shaped(Shape, u64),
+    /// Into the tree.
+    Deep,
+}
+
+impl Place {
+    pub(super) fn of(filter: &str, hasher: &SeededHash) -> Self {
+        if !has_wildcards(filter) {
+            return Self::Exact(hasher.of(filter));
+        }
+        match Shape::of(filter) {
+            Some(shape) => Self::Shaped(shape, shape.hash(filter, hasher)),
+            None => Self::Deep,
+        }
+    }
+
+    pub(super) fn hash(self) -> Option<u64> {
+        match self {
+            Self::Exact(hash) | Self::Shaped(_, hash) => Some(hash),
+            Self::Deep => None,
+        }
+    }
+}
+
+/// A filter in the table.
 #[derive(Debug)]
-struct Exact<T> {
+struct Flat<T> {
+    /// Kept, or a table that grows would read every filter again.
+    hash: u64,
     filter: Box<str>,
     value: T,
+}
+
+impl<T> Flat<T> {
+    #[inline]
+    fn is(&self, hash: u64, filter: &str) -> bool {
+        self.hash == hash && *self.filter == *filter
+    }
 }
 
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
 
-/// The filters with wildcards.
+/// Filters with wildcards, by their levels.
 #[derive(Debug)]
 struct Arena<T> {
     nodes: Vec<Node<T>>,
@@ -202,7 +277,14 @@ impl<T> Arena<T> {
         self.node_mut(at).here.get_or_insert_default()
     }
 
+    fn has(&self, filter: &str, hasher: &SeededHash) -> bool {
+        self.find(filter, hasher).is_some_and(|at| self.node(at).here.is_some())
+    }
+
     fn find(&self, filter: &str, hasher: &SeededHash) -> Option<u32> {
+        if self.filters == 0 {
+            return None;
+        }
         let mut at = ROOT;
         for level in levels(filter) {
             at = self.child(at, level, hasher);
@@ -238,8 +320,7 @@ impl<T> Arena<T> {
         Some(value)
     }
 
-    fn matches<'s>(&'s self, topic: &str, hasher: &SeededHash, mut found: impl FnMut(&'s T)) {
-        let levels = hashed_levels(topic, hasher);
+    fn matches<'s>(&'s self, topic: &str, levels: &[Level<'_>], mut found: impl FnMut(&'s T)) {
         // At most one node more than levels waits here: each step down adds two, takes one.
         let mut waiting = SmallVec::<[(u32, usize); 24]>::new();
         waiting.push((ROOT, 0));

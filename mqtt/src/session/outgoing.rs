@@ -31,12 +31,21 @@ pub struct Queued {
     pub delivery: Delivery,
 }
 
+impl Queued {
+    /// The message and what delivering it takes, the size that the bounds count.
+    pub fn size_bytes(&self) -> usize {
+        let ids = self.delivery.subscription_ids.len() * size_of::<u32>();
+        size_of::<Self>() + ids + self.message.size_bytes()
+    }
+}
+
 /// Bounds of one session's queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueBounds {
     /// Messages.
     pub max_messages: usize,
-    /// Bytes, by [`Message::size_bytes`].
+    /// Bytes, by [`Queued::size_bytes`]: of the queue, and again of what was sent and is not
+    /// acknowledged.
     pub max_bytes: usize,
     /// What to do beyond.
     pub when_full: QueueFull,
@@ -97,6 +106,7 @@ pub struct Outgoing {
     resend: VecDeque<PacketId>,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
+    inflight_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -112,7 +122,7 @@ impl Outgoing {
     /// # Errors
     /// [`Rejected`] when the bounds are reached, after applying their policy.
     pub fn enqueue(&mut self, queued: Queued, bounds: &QueueBounds) -> Result<(), Rejected> {
-        let size = queued.message.size_bytes();
+        let size = queued.size_bytes();
         let mut dropped = 0;
         // One message always fits an empty queue: a bound below its size would stop it for ever.
         while !self.queue.is_empty()
@@ -130,12 +140,18 @@ impl Outgoing {
         if dropped > 0 { Err(Rejected { dropped }) } else { Ok(()) }
     }
 
-    /// The next packet to send, or `None` when nothing is owed or the window of `window`
-    /// unacknowledged messages is full [MQTT-3.3.4-9]. Messages that expired in the queue are
+    /// The next packet to send, or `None` when nothing is owed, or the window of `window`
+    /// unacknowledged messages [MQTT-3.3.4-9] or of `bounds.max_bytes` is full. Messages that expired in the queue are
     /// dropped and counted in `expired`; one that was sent before is sent again all the same.
-    pub fn next_step(&mut self, window: u16, now_ms: u64, expired: &mut u64) -> Option<Step<'_>> {
+    pub fn next_step(
+        &mut self,
+        window: u16,
+        bounds: &QueueBounds,
+        now_ms: u64,
+        expired: &mut u64,
+    ) -> Option<Step<'_>> {
         let unsent = self.resend.len();
-        if self.inflight.len() - unsent >= usize::from(window) {
+        if self.inflight.len().saturating_sub(unsent) >= usize::from(window) {
             return None;
         }
         if let Some(id) = self.resend.pop_front() {
@@ -143,6 +159,9 @@ impl Outgoing {
                 Some(queued) => Step::Publish { id, dup: true, queued },
                 None => Step::Release(id),
             });
+        }
+        if self.inflight_bytes >= bounds.max_bytes && !self.inflight.is_empty() {
+            return None;
         }
         loop {
             let queued = self.pop_queue()?;
@@ -152,6 +171,7 @@ impl Outgoing {
             }
             let id = self.free_id();
             self.sent += 1;
+            self.inflight_bytes += queued.size_bytes();
             let entry = Inflight { order: self.sent, publish: Some(queued) };
             let entry = self.inflight.entry(id).insert(entry).into_mut();
             return entry.publish.as_ref().map(|queued| Step::Publish { id, dup: false, queued });
@@ -161,7 +181,7 @@ impl Outgoing {
     /// Forgets the message that `next_step` just gave: the client cannot take it (too large), and
     /// the server acts as if it had been delivered [MQTT-3.1.2-25].
     pub fn abandon(&mut self, id: PacketId) {
-        self.inflight.remove(&id);
+        self.forget(id);
     }
 
     /// PUBACK: the message is delivered. False when the identifier is unknown.
@@ -177,11 +197,12 @@ impl Outgoing {
         match &entry.publish {
             Some(queued) if queued.delivery.qos != QoS::ExactlyOnce => PubRecOutcome::Unknown,
             _ if refused => {
-                self.inflight.remove(&id);
+                self.forget(id);
                 PubRecOutcome::Over
             }
             _ => {
-                entry.publish = None;
+                let payload = entry.publish.take();
+                self.inflight_bytes -= payload.map_or(0, |queued| queued.size_bytes());
                 PubRecOutcome::Release
             }
         }
@@ -216,6 +237,8 @@ impl Outgoing {
             .filter_map(|(_, entry)| Some((entry.order, entry.publish?)))
             .collect();
         sent.sort_unstable_by_key(|(order, _)| *order);
+        self.inflight_bytes -= sent.iter().map(|(_, queued)| queued.size_bytes()).sum::<usize>();
+        self.resend.retain(|id| self.inflight.contains_key(id));
         let mut taken: Vec<Queued> = sent.into_iter().map(|(_, queued)| queued).collect();
         taken.extend(self.take_queued(|share| share.is_some()));
         taken
@@ -245,15 +268,21 @@ impl Outgoing {
         if !self.inflight.get(&id).is_some_and(legal) {
             return false;
         }
-        self.inflight.remove(&id);
-        // An acknowledgement of an earlier connection's send cannot arrive on this one before it
-        // is sent again, but a client that does so is taken at its word.
+        self.forget(id);
+        true
+    }
+
+    /// Takes an exchange out, also where it waits to be sent again: a client may answer before
+    /// that, to what it got on an earlier connection.
+    fn forget(&mut self, id: PacketId) {
+        if let Some(entry) = self.inflight.remove(&id) {
+            self.inflight_bytes -= entry.publish.map_or(0, |queued| queued.size_bytes());
+        }
         if self.resend.front() == Some(&id) {
             self.resend.pop_front();
         } else if !self.resend.is_empty() {
             self.resend.retain(|other| *other != id);
         }
-        true
     }
 
     fn take_queued(&mut self, wanted: impl Fn(Option<&str>) -> bool) -> Vec<Queued> {
@@ -267,13 +296,13 @@ impl Outgoing {
                 (taken, kept)
             });
         self.queue = kept;
-        self.queued_bytes -= taken.iter().map(|queued| queued.message.size_bytes()).sum::<usize>();
+        self.queued_bytes -= taken.iter().map(Queued::size_bytes).sum::<usize>();
         taken
     }
 
     fn pop_queue(&mut self) -> Option<Queued> {
         let queued = self.queue.pop_front()?;
-        self.queued_bytes -= queued.message.size_bytes();
+        self.queued_bytes -= queued.size_bytes();
         Some(queued)
     }
 
@@ -297,7 +326,7 @@ mod tests {
     use super::*;
 
     const BOUNDS: QueueBounds =
-        QueueBounds { max_messages: 3, max_bytes: 1000, when_full: QueueFull::DropNew };
+        QueueBounds { max_messages: 3, max_bytes: 100_000, when_full: QueueFull::DropNew };
 
     fn queued(payload: &str, qos: QoS) -> Queued {
         let message = Message::keep(&Draft {
@@ -317,7 +346,7 @@ mod tests {
 
     fn next(outgoing: &mut Outgoing, window: u16) -> Option<(u16, bool, String)> {
         let mut expired = 0;
-        Some(match outgoing.next_step(window, 0, &mut expired)? {
+        Some(match outgoing.next_step(window, &BOUNDS, 0, &mut expired)? {
             Step::Publish { id, dup, queued } => {
                 let draft = queued.message.draft();
                 (id.get(), dup, String::from_utf8_lossy(draft.payload).into_owned())
@@ -422,8 +451,8 @@ mod tests {
         out.enqueue(dying, &BOUNDS).unwrap();
         out.resume();
         let mut expired = 0;
-        assert!(matches!(out.next_step(9, 50, &mut expired), Some(Step::Release(_))));
-        assert!(out.next_step(9, 50, &mut expired).is_none());
+        assert!(matches!(out.next_step(9, &BOUNDS, 50, &mut expired), Some(Step::Release(_))));
+        assert!(out.next_step(9, &BOUNDS, 50, &mut expired).is_none());
         assert_eq!(expired, 1);
     }
 
@@ -455,6 +484,36 @@ mod tests {
         };
         assert_eq!(text(out.take_queued_of("h")), ["queued 2"]);
         assert_eq!(text(out.take_shared()), ["sent 1", "queued 1"]);
-        assert_eq!((out.inflight(), out.queued(), out.queued_bytes()), (2, 1, 11));
+        assert_eq!((out.inflight(), out.queued()), (2, 1));
+        assert_eq!(out.queued_bytes(), of("queued own", QoS::AtLeastOnce, None).size_bytes());
+    }
+
+    #[test]
+    fn a_refusal_before_the_resend_leaves_nothing_behind() {
+        let mut out = Outgoing::default();
+        for payload in ["a", "b"] {
+            out.enqueue(queued(payload, QoS::ExactlyOnce), &BOUNDS).unwrap();
+            next(&mut out, 9);
+        }
+        out.resume();
+        assert_eq!(out.on_pubrec(id(1), true), PubRecOutcome::Over);
+        assert_eq!(next(&mut out, 9), Some((2, true, "b".into())));
+        assert_eq!(next(&mut out, 9), None);
+        assert_eq!(out.on_pubrec(id(2), true), PubRecOutcome::Over);
+        assert_eq!((out.inflight(), out.inflight_bytes), (0, 0));
+    }
+
+    #[test]
+    fn bytes_close_the_window_too_but_never_for_one_message() {
+        let mut out = Outgoing::default();
+        let bounds = QueueBounds { max_bytes: 10, ..BOUNDS };
+        for payload in ["a", "b"] {
+            out.enqueue(queued(payload, QoS::AtLeastOnce), &BOUNDS).unwrap();
+        }
+        let mut expired = 0;
+        assert!(out.next_step(9, &bounds, 0, &mut expired).is_some());
+        assert!(out.next_step(9, &bounds, 0, &mut expired).is_none());
+        assert!(out.on_puback(id(1)));
+        assert!(out.next_step(9, &bounds, 0, &mut expired).is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! The cases, one file per client or concern.
 
+mod auth;
 mod bad_input;
 mod conformance;
 mod hostile;
@@ -8,6 +9,7 @@ mod metrics;
 mod mosquitto;
 mod paho;
 mod rumqtt;
+mod sys;
 
 use crate::Case;
 
@@ -21,6 +23,8 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         rumqtt::CASES,
         mosquitto::CASES,
         paho::CASES,
+        auth::CASES,
+        sys::CASES,
         metrics::CASES,
     ]
     .into_iter()

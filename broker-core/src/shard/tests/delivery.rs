@@ -279,10 +279,10 @@ fn a_full_mailbox_pauses_the_publisher_and_loses_nothing() {
         };
         encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
     }
-    assert_eq!(bench.send_bytes(publisher, &bytes), Next::WaitFor(1));
+    assert_eq!(bench.send_bytes(publisher, &bytes), Next::Wait);
     bench.run();
     assert_eq!(bench.payloads(subscriber).len(), 50);
-    assert_eq!(bench.stats[0].snapshot().publisher_pauses, 1);
+    assert!(bench.stats[0].snapshot().publisher_pauses >= 1);
 }
 
 #[test]

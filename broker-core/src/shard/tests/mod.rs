@@ -1,8 +1,14 @@
 //! Whole shards without sockets or clocks: packets in, packets out.
 
+mod auth;
+mod corpus;
 mod delivery;
+mod faults;
+mod faults_wire;
 mod lifecycle;
 mod limits;
+mod model;
+mod sys;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +35,8 @@ struct Bench {
     written: HashMap<(usize, ConnKey), Vec<u8>>,
     /// Connections whose writing direction has ended.
     finished: Vec<(usize, ConnKey)>,
+    /// Readers that wait until they may go on.
+    stopped: Vec<(usize, ConnKey)>,
 }
 
 /// One client's connection.
@@ -48,7 +56,7 @@ impl Bench {
         let (senders, mailboxes) =
             (0..shards).map(|_| mailbox([16, limits.max_mailbox_messages])).unzip();
         let retained = Retained::new(limits.max_retained_messages, limits.max_retained_bytes);
-        let fabric = Arc::new(Fabric::new(senders, retained, SharedRoutes::new(1), 7));
+        let fabric = Arc::new(Fabric::new(senders, retained, SharedRoutes::new(1), [7, 8]));
         let stats: Vec<Arc<ShardStats>> = (0..shards).map(|_| Arc::default()).collect();
         let shards = (0..shards)
             .map(|id| {
@@ -56,8 +64,8 @@ impl Bench {
                 Shard::new(id as u8, limits.clone(), fabric, stats, 1, 1_000)
             })
             .collect();
-        let (written, finished) = (HashMap::new(), Vec::new());
-        Self { shards, mailboxes, stats, now_ms: 1_000, written, finished }
+        let (written, finished, stopped) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { shards, mailboxes, stats, now_ms: 1_000, written, finished, stopped }
     }
 
     /// Lets time pass, tick by tick.
@@ -88,6 +96,15 @@ impl Bench {
                 }
                 self.shards[at].post_mail();
                 moved |= self.flush(at);
+            }
+            for (shard, key) in std::mem::take(&mut self.stopped) {
+                if self.shards[shard].may_read(key, self.now_ms) {
+                    moved = true;
+                    let next = self.shards[shard].resume(key, self.now_ms);
+                    self.go_on(shard, key, next);
+                } else {
+                    self.stopped.push((shard, key));
+                }
             }
             if !moved {
                 return;
@@ -151,7 +168,19 @@ impl Bench {
         let shard = &mut self.shards[client.shard];
         let mut buffer = shard.read_buffer(client.key);
         buffer.extend_from_slice(bytes);
-        shard.on_bytes(client.key, bytes.len(), buffer, self.now_ms).next
+        let next = shard.on_bytes(client.key, bytes.len(), buffer, self.now_ms).next;
+        self.go_on(client.shard, client.key, next)
+    }
+
+    /// Does what a reader does at the end of a turn.
+    fn go_on(&mut self, shard: usize, key: ConnKey, mut next: Next) -> Next {
+        while next == Next::Again {
+            next = self.shards[shard].resume(key, self.now_ms);
+        }
+        if next == Next::Wait {
+            self.stopped.push((shard, key));
+        }
+        next
     }
 
     fn end(&mut self, client: Client) {
