@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use codec::facts::{Facts, ours, theirs_v4, theirs_v5};
 use codec::make::{Made, made};
 use mqtt::wire::{
-    Connect, DecodeError, Disconnect, Packet, Properties, ReasonCode, Sender, Version,
+    Connect, DecodeError, Disconnect, Packet, Properties, PropertyBuf, ReasonCode, Sender, Version,
     decode_from_client, decode_from_server, encode,
 };
 use proptest::prelude::*;
@@ -27,6 +27,10 @@ fn disagreement(packet: &Packet<'_>, version: Version) -> Option<&'static str> {
             if v5 && it.reason == ReasonCode::Success && it.properties.is_empty() =>
         {
             Some("3.14.2.1: with a remaining length of 0 the reason code is 0x00")
+        }
+        // It writes a property length that it did not count.
+        Packet::Disconnect(it) if v5 && it.properties.is_empty() => {
+            Some("2.1.4: the remaining length counts all that follows it")
         }
         // It follows the table of 3.14.2.1, which leaves this one out.
         Packet::Disconnect(it) if it.reason == ReasonCode::BadAuthenticationMethod => {
@@ -155,10 +159,15 @@ fn the_listed_disagreements_exist() {
         })
     };
     let (reason, properties) = (ReasonCode::Success, Properties::EMPTY);
+    let mut user = PropertyBuf::new();
+    user.user_property("k", "v");
+    let user = user.as_properties();
+    let busy = ReasonCode::ServerBusy;
     let bad_method = ReasonCode::BadAuthenticationMethod;
     for (packet, sender) in [
         (Packet::Disconnect(Disconnect { reason, properties }), Sender::Client),
-        (Packet::Disconnect(Disconnect { reason: bad_method, properties }), Sender::Server),
+        (Packet::Disconnect(Disconnect { reason: busy, properties }), Sender::Server),
+        (Packet::Disconnect(Disconnect { reason: bad_method, properties: user }), Sender::Server),
         (Packet::Auth(Disconnect { reason, properties }), Sender::Server),
         (connect(Some(""), None), Sender::Client),
         (connect(None, Some(b"\xff")), Sender::Client),

@@ -111,9 +111,7 @@ pub(super) fn admit(
         reason: ReasonCode::Success,
         properties: properties.as_properties(),
     };
-    if let Some(block) = shard.reply(key) {
-        encode(&Packet::ConnAck(connack), request.version, block);
-    }
+    shard.answer(key, &Packet::ConnAck(connack), now_ms);
     if present {
         shard.pump(session, now_ms);
     }

@@ -6,7 +6,7 @@ use mqtt::protocol::Violation;
 use mqtt::session::PubRecOutcome;
 use mqtt::wire::{
     Ack, AckKind, DecodeError, Frame, Packet, PacketId, ReasonCode, Version, decode_from_client,
-    encode_ack, encode_pingresp, peek,
+    encode, encode_ack, encode_pingresp, peek,
 };
 
 use super::close::Parting;
@@ -266,6 +266,21 @@ impl Shard {
         self.stats.other_packets_sent.add(1);
         mark_dirty(&mut self.dirty, key, conn);
         Some(conn.outbox.block(&mut self.blocks))
+    }
+
+    /// Sends an answer that must not be left out. A client that does not take packets of its size
+    /// cannot be served [MQTT-3.1.2-24].
+    pub(super) fn answer(&mut self, key: ConnKey, packet: &Packet<'_>, now_ms: u64) {
+        let Some(conn) = self.conn(key) else { return };
+        let (version, max_bytes) = (conn.version, conn.max_packet_size_bytes as usize);
+        let Some(block) = self.reply(key) else { return };
+        let start = block.len();
+        encode(packet, version, block);
+        if block.len() - start > max_bytes {
+            block.truncate(start);
+            let text = "an answer is larger than the client takes";
+            self.violate(key, &Violation::new(ReasonCode::PacketTooLarge, text), now_ms);
+        }
     }
 
     pub(super) fn acknowledge(

@@ -9,7 +9,7 @@ use mqtt::session::{Delivery, Message, Queued, Subscription};
 use mqtt::topic::{FilterError, parse_filter_within};
 use mqtt::wire::{
     Packet, Properties, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeOptions,
-    Unsubscribe, encode,
+    Unsubscribe,
 };
 use smallvec::SmallVec;
 
@@ -44,7 +44,7 @@ impl Shard {
         now_ms: u64,
     ) -> Result<(), Violation> {
         let Some(conn) = self.conn(key) else { return Ok(()) };
-        let (session, version) = (conn.session, conn.version);
+        let session = conn.session;
         let id = subscribe.properties.subscription_ids().next().unwrap_or(0);
         let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
         for (raw, options) in subscribe.filters.iter() {
@@ -54,9 +54,7 @@ impl Shard {
         // on SUBACK may be seen.
         let suback =
             SubAck { packet_id: subscribe.packet_id, properties: Properties::EMPTY, codes: &codes };
-        if let Some(block) = self.reply(key) {
-            encode(&Packet::SubAck(suback), version, block);
-        }
+        self.answer(key, &Packet::SubAck(suback), now_ms);
         self.pump(session, now_ms);
         Ok(())
     }
@@ -68,7 +66,7 @@ impl Shard {
         now_ms: u64,
     ) {
         let Some(conn) = self.conn(key) else { return };
-        let (session, version) = (conn.session, conn.version);
+        let session = conn.session;
         let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
         for (raw, _) in unsubscribe.filters.iter() {
             let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
@@ -92,9 +90,7 @@ impl Shard {
             properties: Properties::EMPTY,
             codes: &codes,
         };
-        if let Some(block) = self.reply(key) {
-            encode(&Packet::UnsubAck(unsuback), version, block);
-        }
+        self.answer(key, &Packet::UnsubAck(unsuback), now_ms);
     }
 
     /// One filter of a SUBSCRIBE: its SUBACK code, or the violation that ends the connection.

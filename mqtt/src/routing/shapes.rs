@@ -10,6 +10,8 @@
 //! A client could make up as many shapes as it likes. [`MAX_SHAPES`] of them are known; filters
 //! of other shapes, and those with wildcards beyond [`MAX_LEVELS`], belong into a tree.
 
+use smallvec::SmallVec;
+
 use super::hash::{Level, SeededHash, fold, term};
 use crate::topic::levels;
 
@@ -130,6 +132,17 @@ impl Shape {
     fn finish(self, sum: u64) -> u64 {
         fold(sum ^ self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15), 0xd6e8_feb8_6659_fd93)
     }
+}
+
+/// Those of the shapes that can match a topic, each with the hash to look up.
+#[inline]
+pub(super) fn hashes_for(
+    shapes: impl Iterator<Item = Shape>,
+    topic: &str,
+    levels: &[Level<'_>],
+) -> SmallVec<[(Shape, u64); 16]> {
+    let fitting = shapes.filter(|shape| shape.fits(topic, levels));
+    fitting.map(|shape| (shape, shape.hash_for(levels))).collect()
 }
 
 /// The shapes in use, and by how many filters.

@@ -10,7 +10,7 @@ use papaya::{Equivalent, HashMap};
 use super::dest::{Destinations, Matched, ShareGroup};
 use super::hash::{Level, SeededHash, hashed_levels};
 use super::routes::Routes;
-use super::shapes::{MAX_SHAPES, Shape, Shapes};
+use super::shapes::{MAX_SHAPES, Shape, Shapes, hashes_for};
 use super::tree::Place;
 
 /// A map from topic filter to [`Destinations`] that all threads share.
@@ -80,12 +80,10 @@ impl SharedRoutes {
         let places = self.places.load(Ordering::Acquire);
         if places > 0 {
             let levels = hashed_levels(topic, &self.hasher);
-            for place in &self.shapes[..places.min(MAX_SHAPES)] {
-                let shape = Shape::from_bits(place.load(Ordering::Acquire));
-                if !shape.fits(topic, &levels) {
-                    continue;
-                }
-                let hash = shape.hash_for(&levels);
+            // All hashes first: then the lookups overlap, nothing between them but their misses.
+            let places = self.shapes[..places.min(MAX_SHAPES)].iter();
+            let shapes = places.map(|place| Shape::from_bits(place.load(Ordering::Acquire)));
+            for (shape, hash) in hashes_for(shapes, topic, &levels) {
                 if let Some(found) = flat.get(&Under { hash, shape, topic, levels: &levels }) {
                     into.add(found);
                 }

@@ -13,7 +13,7 @@ use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
 use super::hash::{Level, SeededHash, hashed_levels};
-use super::shapes::{Shape, Shapes};
+use super::shapes::{Shape, Shapes, hashes_for};
 use crate::topic::{has_wildcards, levels};
 
 /// A map from topic filter to `T`, owned by one shard.
@@ -125,8 +125,8 @@ impl<T> FilterTree<T> {
             return;
         }
         let levels = hashed_levels(topic, &self.hasher);
-        for shape in self.shapes.iter().filter(|shape| shape.fits(topic, &levels)) {
-            let hash = shape.hash_for(&levels);
+        // All hashes first: then the lookups overlap, nothing between them but their misses.
+        for (shape, hash) in hashes_for(self.shapes.iter(), topic, &levels) {
             let is_it =
                 |e: &Flat<T>| e.hash == hash && shape.is(e.filter.as_bytes(), topic, &levels);
             if let Some(e) = self.flat.find(hash, is_it) {

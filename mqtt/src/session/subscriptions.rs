@@ -28,6 +28,7 @@ pub struct Subscriptions(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Few(Vec<Subscription>),
+    #[allow(clippy::box_collection, reason = "keeps every session 8 bytes smaller")]
     Many(Box<BTreeSet<ByFilter>>),
 }
 

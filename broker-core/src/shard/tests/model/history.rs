@@ -20,9 +20,9 @@ const STEP_MS: u64 = 130;
 /// What a client owes the broker.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    PubAck(u16),
-    PubRec(u16),
-    PubComp(u16),
+    Ack(u16),
+    Rec(u16),
+    Comp(u16),
 }
 
 /// One client: what the protocol makes it remember.
@@ -32,6 +32,8 @@ struct Peer {
     conn: Option<Client>,
     /// The session that it is in.
     number: u64,
+    /// Connections so far.
+    connections: u32,
     /// QoS 2 messages received and not released.
     open: Vec<u16>,
     answers: VecDeque<Answer>,
@@ -47,8 +49,8 @@ pub struct History {
     model: Model,
     peers: Vec<Peer>,
     last_text: u32,
-    /// The last text per session, publisher, topic and QoS.
-    order: HashMap<(u64, String, &'static str, u8), u32>,
+    /// The last text per session, publisher, topic, QoS, and connection for repetitions.
+    order: HashMap<(u64, String, &'static str, u8, u32), u32>,
     /// QoS 2 messages promised minus received, by session, text and topic.
     exactly_once: HashMap<(u64, String, &'static str), i32>,
     /// Retained messages come in an order of their own.
@@ -69,6 +71,7 @@ impl History {
                 version: if at == V3_CLIENT { Version::V3_1_1 } else { Version::V5 },
                 conn: None,
                 number: 0,
+                connections: 0,
                 open: Vec::new(),
                 answers: VecDeque::new(),
                 unreleased: VecDeque::new(),
@@ -220,6 +223,7 @@ impl History {
         let peer = &mut self.peers[client];
         peer.conn = Some(new);
         peer.number = number;
+        peer.connections += 1;
         peer.answers.clear();
         if !present {
             peer.open.clear();
@@ -339,15 +343,15 @@ impl History {
             let Some(conn) = self.peers[client].conn else { return };
             let Some(answer) = self.peers[client].answers.pop_front() else { return };
             match answer {
-                Answer::PubAck(id) => {
+                Answer::Ack(id) => {
                     self.send_ack(conn, AckKind::PubAck, id);
                     self.model.finish(client, id);
                 }
-                Answer::PubRec(id) => {
+                Answer::Rec(id) => {
                     self.send_ack(conn, AckKind::PubRec, id);
                     self.model.release(client, id);
                 }
-                Answer::PubComp(id) => {
+                Answer::Comp(id) => {
                     self.send_ack(conn, AckKind::PubComp, id);
                     self.model.finish(client, id);
                 }
@@ -391,7 +395,7 @@ impl History {
                     Packet::Ack(ack) if ack.kind == AckKind::PubRel => {
                         let peer = &mut self.peers[client];
                         peer.open.retain(|id| *id != ack.packet_id.get());
-                        peer.answers.push_back(Answer::PubComp(ack.packet_id.get()));
+                        peer.answers.push_back(Answer::Comp(ack.packet_id.get()));
                     }
                     Packet::Ack(ack) => {
                         self.peers[client].acks.push((ack.kind as u8, ack.packet_id.get()));
@@ -432,14 +436,14 @@ impl History {
             self.note_flight(client, &seen, id);
             let peer = &mut self.peers[client];
             if seen.qos == 1 {
-                peer.answers.push_back(Answer::PubAck(id));
+                peer.answers.push_back(Answer::Ack(id));
             } else {
                 new = !peer.open.contains(&id);
                 assert!(new || seen.dup, "identifier {id} is in use");
                 if new {
                     peer.open.push(id);
                 }
-                peer.answers.push_back(Answer::PubRec(id));
+                peer.answers.push_back(Answer::Rec(id));
             }
         }
         if new {
@@ -449,12 +453,13 @@ impl History {
                 *self.exactly_once.entry(key).or_default() -= 1;
             }
         }
-        if !seen.dup
-            && !self.scanning
+        if !self.scanning
             && let Some((from, at)) = seen.text.split_once('.')
         {
             let at: u32 = at.parse().expect("a number");
-            let key = (number, from.to_owned(), seen.topic, seen.qos);
+            // What a new connection repeats has its own order, from the oldest on.
+            let connection = if seen.dup { self.peers[client].connections } else { 0 };
+            let key = (number, from.to_owned(), seen.topic, seen.qos, connection);
             let before = self.order.insert(key, at);
             assert!(before.is_none_or(|before| before < at), "out of order: {seen:?}");
         }

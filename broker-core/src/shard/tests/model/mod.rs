@@ -199,7 +199,7 @@ fn history() -> impl Strategy<Value = Vec<Op>> {
 fn config() -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
-        cases: if default.cases == 256 { 3_000 } else { default.cases },
+        cases: if default.cases == 256 { 2_000 } else { default.cases },
         rng_seed: match default.rng_seed {
             RngSeed::Random => RngSeed::Fixed(5),
             fixed => fixed,
