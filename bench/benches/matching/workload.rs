@@ -60,7 +60,7 @@ impl Workload {
     fn new(name: &'static str, count: usize, make: impl Fn(&mut Numbers, usize) -> String) -> Self {
         let mut numbers = Numbers(0x5eed);
         let mut known = HashSet::new();
-        let mut filters = Vec::with_capacity(count);
+        let mut filters: Vec<Box<str>> = Vec::with_capacity(count);
         while filters.len() < count {
             let mut filter = make(&mut numbers, filters.len());
             while !known.insert(filter.clone()) {
@@ -71,8 +71,9 @@ impl Workload {
         }
         // Every other one has a subscriber of its own.
         let mut topics = |count: usize| -> Vec<Box<str>> {
-            let subscribed = |filter: &&Box<str>| !filter.contains(['+', '#']);
-            let known = |at: usize| filters[at..].iter().find(subscribed).cloned();
+            let known = |at: usize| {
+                filters[at..].iter().find(|filter| !filter.contains(['+', '#'])).cloned()
+            };
             (0..count)
                 .map(|at| {
                     let start = numbers.below(filters.len() as u64) as usize;

@@ -5,9 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rt_abstract::{
-    Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Shared, Shutdown,
-};
+use rt_abstract::{Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Shared, Shutdown};
 
 use super::accept::{accept_loop, end_accepting, mail_loop};
 use super::core::{Core, enter};
@@ -55,7 +53,8 @@ pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result
     let stopped = Shutdown::new();
 
     let mut tasks = Vec::new();
-    tasks.push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
+    tasks
+        .push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
     tasks.push(spawn_vital::<R, _>(&node, tick_loop(core.clone(), stopped.clone())));
     tasks.push(spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox)));
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());

@@ -12,8 +12,8 @@ use mqtt::session::{
 };
 use mqtt::topic;
 use mqtt::wire::{
-    AckKind, MAX_PACKET_BYTES, Properties, Publish, PublishHead, QoS, ReasonCode, Version, encode_ack, encode_publish_head,
-    publish_size_bytes,
+    AckKind, MAX_PACKET_BYTES, Properties, Publish, PublishHead, QoS, ReasonCode, Version,
+    encode_ack, encode_publish_head, publish_size_bytes,
 };
 use smallvec::SmallVec;
 
@@ -222,7 +222,8 @@ impl Shard {
             _ => {
                 if lists > 1 {
                     // Stable, so that identifiers stay in the order of their filters.
-                    targets.sort_by_key(|target| (target.share.is_some(), target.subscriber.session));
+                    targets
+                        .sort_by_key(|target| (target.share.is_some(), target.subscriber.session));
                 }
                 let mut frames = std::mem::take(&mut self.scratch.frames);
                 frames.clear();
@@ -427,7 +428,8 @@ impl Shard {
             let before = Held::of(outgoing, limits);
             let mut expired = 0;
             while conn.outbox.len_bytes() < limits.max_outbox_bytes {
-                let Some(step) = outgoing.next_step(conn.window, bounds, now_ms, &mut expired) else {
+                let Some(step) = outgoing.next_step(conn.window, bounds, now_ms, &mut expired)
+                else {
                     break;
                 };
                 mark_dirty(dirty, conn_key, conn);

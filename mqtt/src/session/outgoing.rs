@@ -229,9 +229,8 @@ impl Outgoing {
         let mut sent: Vec<(u64, Queued)> = self
             .inflight
             .extract_if(|_, entry| {
-                let shared = |q: &Queued| {
-                    q.delivery.share.is_some() && q.delivery.qos == QoS::AtLeastOnce
-                };
+                let shared =
+                    |q: &Queued| q.delivery.share.is_some() && q.delivery.qos == QoS::AtLeastOnce;
                 entry.publish.as_ref().is_some_and(shared)
             })
             .filter_map(|(_, entry)| Some((entry.order, entry.publish?)))

@@ -290,13 +290,16 @@ fn a_client_that_takes_aliases_gets_each_name_once() {
     let mut bench = Bench::new();
     let mut properties = PropertyBuf::new();
     properties.topic_alias_maximum(2).maximum_packet_size_bytes(60);
-    let wish = Connect { properties: properties.as_properties(), ..request(Version::V5, "s", true) };
+    let wish =
+        Connect { properties: properties.as_properties(), ..request(Version::V5, "s", true) };
     let client = bench.connect_with(&wish);
     assert!(matches!(bench.next(client), Packet::ConnAck(_)));
     bench.subscribe(client, "#", qos(QoS::AtLeastOnce), 0);
     let publisher = bench.connect(Version::V5, "p", true);
     let long = "x".repeat(53); // fits without an alias only
-    for (topic, payload) in [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4"), ("b", "5"), ("d", &*long)] {
+    for (topic, payload) in
+        [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4"), ("b", "5"), ("d", &*long)]
+    {
         bench.publish(publisher, topic, payload, QoS::AtMostOnce, false);
     }
     let mut got = Vec::new();
@@ -343,7 +346,8 @@ fn what_a_leaving_member_was_owed_goes_to_another() {
             ack(&mut bench, staying, AckKind::PubRec, publish.packet_id.unwrap());
         }
         // What was sent at QoS 2 goes to nobody else [MQTT-4.8.2-5].
-        let expected = [&b"sent once"[..], b"queued 1", b"queued 2"].map(|payload| (payload, false));
+        let expected =
+            [&b"sent once"[..], b"queued 1", b"queued 2"].map(|payload| (payload, false));
         assert_eq!(got, expected, "{shards} shards");
         let queued: u64 = bench.stats.iter().map(|stats| stats.snapshot().queued_messages).sum();
         assert_eq!(queued, 0);
