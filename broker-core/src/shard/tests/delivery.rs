@@ -380,3 +380,26 @@ fn a_member_that_unsubscribes_leaves_its_queue_to_the_others() {
     assert_eq!(bench.payloads(staying), ["2"]);
     assert_eq!(bench.stats[0].snapshot().queued_messages, 0);
 }
+
+#[test]
+fn share_groups_prefer_connected_members_on_whatever_shard() {
+    use crate::config::SharedStrategy::{HashTopic, LeastInflight, RoundRobin, Sticky};
+    for shared_strategy in [RoundRobin, LeastInflight, Sticky, HashTopic] {
+        let mut bench = Bench::with(2, Limits { shared_strategy, ..Limits::default() });
+        let publisher = bench.connect(Version::V5, "publisher", true);
+        let absent = bench.connect(Version::V3_1_1, &bench.name_on(0, "absent"), false);
+        bench.subscribe(absent, "$share/g/t", qos(QoS::AtLeastOnce), 0);
+        bench.end(absent);
+        let present = bench.connect(Version::V3_1_1, &bench.name_on(1, "present"), true);
+        bench.subscribe(present, "$share/g/t", qos(QoS::AtLeastOnce), 0);
+        for n in 0..6 {
+            bench.publish(publisher, "t", &n.to_string(), QoS::AtMostOnce, false);
+        }
+        assert_eq!(bench.payloads(present).len(), 6, "{shared_strategy:?}");
+        bench.end(present);
+        // Nobody is there: the one that will come back gets it.
+        bench.publish(publisher, "t", "kept", QoS::AtLeastOnce, false);
+        let back = bench.connect(Version::V3_1_1, &bench.name_on(0, "absent"), false);
+        assert_eq!(bench.payloads(back), ["kept"], "{shared_strategy:?}");
+    }
+}

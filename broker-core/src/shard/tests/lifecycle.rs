@@ -262,3 +262,26 @@ fn an_assigned_identifier_is_told_and_stays_on_its_shard() {
         assert_eq!(usize::from(bench.shards[0].owner_of(id)), shard);
     }
 }
+
+#[test]
+fn a_connect_larger_than_a_read_buffer_is_handed_over_whole() {
+    let mut bench = Bench::with(2, Limits::default());
+    let name = bench.name_on(1, "far");
+    let payload = vec![b'w'; 40_000];
+    let will = Will { payload: &payload, ..WILL };
+    let mut bytes = Vec::new();
+    let connect = Connect { will: Some(will), ..request(Version::V5, &name, true) };
+    mqtt::wire::encode(&Packet::Connect(connect), Version::V5, &mut bytes);
+    bytes.extend_from_slice(&[0xc0, 0]);
+    let key = bench.shards[0].open(bench.now_ms).unwrap();
+    let mut handoff = None;
+    for chunk in bytes.chunks(10_000) {
+        let mut buffer = bench.shards[0].read_buffer(key);
+        buffer.extend_from_slice(chunk);
+        let received = bench.shards[0].on_bytes(key, chunk.len(), buffer, bench.now_ms);
+        if received.next == Next::Handoff(1) {
+            handoff = Some(received.handoff);
+        }
+    }
+    assert_eq!(handoff.expect("handed over"), bytes);
+}

@@ -222,3 +222,95 @@ fn connections_are_bounded() {
     assert!(bench.shards[0].open(now_ms).is_some());
     assert_eq!(bench.stats[0].snapshot().connections_refused, 1);
 }
+
+#[test]
+fn a_second_connect_of_an_unknown_level_leaves_no_session_behind() {
+    let mut bench = Bench::new();
+    let bad = bench.connect(Version::V3_1_1, "bad", true);
+    bench.subscribe(bad, "secret", qos(QoS::AtMostOnce), 0);
+    let mut bytes = Vec::new();
+    encode(&Packet::Connect(request(Version::V3_1_1, "bad", true)), Version::V3_1_1, &mut bytes);
+    bytes[8] = 9;
+    bench.send_bytes(bad, &bytes);
+    bench.run();
+    assert!(bench.is_finished(bad));
+    assert!(bench.try_next(bad).is_none(), "no CONNACK in the middle of a connection");
+    bench.end(bad);
+    assert_eq!(bench.stats[0].snapshot().sessions, 0);
+    // Gets the same slot, and nothing of what was there before.
+    let stranger = bench.connect(Version::V3_1_1, "stranger", true);
+    assert_eq!(stranger.key, bad.key);
+    bench.publish(stranger, "secret", "x", QoS::AtMostOnce, false);
+    assert!(bench.try_next(stranger).is_none());
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_is_not_read() {
+    let mut bench = Bench::with(1, Limits { max_outbox_bytes: 4096, ..Limits::default() });
+    let client = bench.connect(Version::V3_1_1, "c", true);
+    let pings = [0xc0, 0].repeat(8_000);
+    let mut next = Next::Read;
+    let mut sent = 0;
+    while next == Next::Read && sent < 100 {
+        next = bench.send_bytes(client, &pings); // no writer runs in between
+        sent += 1;
+    }
+    assert_eq!(next, Next::Wait, "after {sent} times {} bytes", pings.len());
+    assert!(!bench.shards[0].may_read(client.key, bench.now_ms));
+    bench.run();
+    let answers = std::iter::from_fn(|| bench.try_next(client)).count();
+    assert_eq!(answers, sent * 8_000, "late, but none is lost");
+}
+
+#[test]
+fn a_small_payload_does_not_hold_on_to_a_large_block() {
+    let mut bench = Bench::new();
+    let client = bench.connect(Version::V3_1_1, "c", true);
+    let mut bytes = Vec::new();
+    let large = vec![b'x'; 1 << 20];
+    for (payload, retain) in [(&large[..], false), (&large[..20_000], true)] {
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain,
+            topic: "t",
+            packet_id: None,
+            properties: Properties::EMPTY,
+            payload,
+        };
+        encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+    }
+    bench.send_bytes(client, &bytes);
+    let mut kept = Vec::new();
+    let mut cursor = mqtt::routing::ScanCursor::new();
+    let store = bench.shards[0].fabric.retained.lock();
+    store.scan("t", &mut cursor, 9, 0, |message| kept.push(message.clone()));
+    let draft = kept[0].draft();
+    let owner = draft.owner.cloned().expect("a shared payload").try_into_mut();
+    drop(store);
+    // The store still shares it, so it cannot be taken over; but it must be a block of its own.
+    assert!(owner.is_err());
+    assert_eq!(draft.payload.len(), 20_000);
+    assert_eq!(draft.owner.map(|owner| owner.len()), Some(20_000));
+}
+
+#[test]
+fn more_than_a_session_may_subscribe_is_refused() {
+    let limits = Limits { max_subscription_bytes: 2_000, ..Limits::default() };
+    let mut bench = Bench::with(1, limits);
+    let client = bench.connect(Version::V5, "c", true);
+    let mut codes = Vec::new();
+    for n in 0..10 {
+        let mut bytes = Vec::new();
+        let filter = format!("a/b/c/{n}");
+        let none = Properties::EMPTY;
+        super::subscribe_bytes(&mut bytes, Version::V5, none, &filter, qos(QoS::AtMostOnce));
+        bench.send_bytes(client, &bytes);
+        bench.run();
+        let Packet::SubAck(suback) = bench.next(client) else { panic!("no SUBACK") };
+        codes.push(suback.codes[0]);
+    }
+    let granted = codes.iter().filter(|code| **code == 0).count();
+    assert!((1..10).contains(&granted));
+    assert!(codes[granted..].iter().all(|code| *code == ReasonCode::QuotaExceeded as u8));
+}
