@@ -9,12 +9,11 @@ use mqtt::wire::{
     encode, encode_ack, encode_pingresp, peek,
 };
 
+use super::buffers::READ_BUFFER_BYTES;
 use super::close::Parting;
 use super::conn::Phase;
 use super::held::Held;
-use super::{
-    ConnKey, MAX_DRAINED_BYTES, Next, READ_BUFFER_BYTES, Received, Shard, auth, connect, mark_dirty,
-};
+use super::{ConnKey, MAX_DRAINED_BYTES, Next, Received, Shard, auth, connect, mark_dirty};
 
 /// What a packet leads to.
 pub(super) enum Then {

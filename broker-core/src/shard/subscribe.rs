@@ -14,7 +14,7 @@ use mqtt::wire::{
 use smallvec::SmallVec;
 
 use super::held::Held;
-use super::publish::send_qos0;
+use super::send::send_qos0;
 use super::subscribers::Subscriber;
 use super::{ConnKey, SessionKey, Shard, mark_dirty};
 
