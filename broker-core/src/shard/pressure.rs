@@ -52,10 +52,12 @@ impl Shard {
         self.mail.iter().any(|mail| !mail.is_empty())
     }
 
-    /// Whether no further packet may be handled now: the rest waits.
+    /// Whether no further packet may be handled now: the rest waits. One packet always may, or a
+    /// CONNECT would wait for others' mail.
     pub(super) fn turn_is_over(&self, handled: usize) -> bool {
-        handled >= PACKETS_PER_TURN
-            || self.mail.iter().any(|mail| mail.len() >= self.limits.max_mailbox_messages)
+        let mail_is_full =
+            || self.mail.iter().any(|mail| mail.len() >= self.limits.max_mailbox_messages);
+        handled >= PACKETS_PER_TURN || (handled > 0 && mail_is_full())
     }
 
     /// What the reader does after a turn in which it `published` across shards or not.

@@ -314,3 +314,34 @@ fn more_than_a_session_may_subscribe_is_refused() {
     assert!((1..10).contains(&granted));
     assert!(codes[granted..].iter().all(|code| *code == ReasonCode::QuotaExceeded as u8));
 }
+
+#[test]
+fn others_mail_does_not_keep_a_client_from_connecting() {
+    let mut bench = Bench::with(2, Limits { max_mailbox_messages: 2, ..Limits::default() });
+    let far = bench.connect(Version::V3_1_1, &bench.name_on(1, "far"), true);
+    bench.subscribe(far, "t", qos(QoS::AtMostOnce), 0);
+    let publisher = bench.connect(Version::V3_1_1, &bench.name_on(0, "near"), true);
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: "t",
+        packet_id: None,
+        properties: Properties::EMPTY,
+        payload: b"x",
+    };
+    let mut bytes = Vec::new();
+    encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+    assert_eq!(bench.send_bytes(publisher, &bytes.repeat(10)), Next::Wait);
+    assert!(bench.shards[0].is_congested());
+    // No mail is carried in between.
+    let name = bench.name_on(0, "new");
+    let key = bench.shards[0].open(bench.now_ms).unwrap();
+    let client = Client { shard: 0, key, version: Version::V3_1_1 };
+    let mut bytes = Vec::new();
+    encode(&Packet::Connect(request(Version::V3_1_1, &name, true)), Version::V3_1_1, &mut bytes);
+    assert_eq!(bench.send_bytes(client, &bytes), Next::Read);
+    assert!(!bench.shards[0].in_handshake(key));
+    bench.run();
+    assert_eq!(bench.payloads(far).len(), 10);
+}
