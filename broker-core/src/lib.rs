@@ -8,7 +8,6 @@ pub mod config;
 mod net;
 mod node;
 mod retained;
-mod routes;
 mod shard;
 pub mod stats;
 

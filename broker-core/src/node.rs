@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use mqtt::routing::SharedRoutes;
 use rt_abstract::{
     Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
 };
@@ -11,7 +12,6 @@ use rt_abstract::{
 use crate::access::Access;
 use crate::config::Config;
 use crate::retained::Retained;
-use crate::routes::SharedRoutes;
 use crate::shard::{Fabric, LANES, Mail};
 use crate::stats::{ShardStats, Snapshot};
 

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
-use mqtt::routing::ShareGroup;
+use mqtt::routing::{ShareGroup, SharedRoutes};
 use mqtt::session::Message;
 use rt_abstract::Sender;
 use smallvec::SmallVec;
 
 use super::rate::ConnectRate;
 use crate::retained::Retained;
-use crate::routes::SharedRoutes;
 
 /// Lanes of a shard's mailbox.
 pub const LANES: usize = 2;

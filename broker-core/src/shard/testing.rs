@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use mqtt::routing::SharedRoutes;
 use mqtt::wire::{
     Ack, AckKind, Connect, Disconnect, FilterBuf, Frame, Packet, PacketId, Properties, PropertyBuf,
     Publish, QoS, ReasonCode, Subscribe, SubscribeOptions, Unsubscribe, Version, Will,
@@ -19,7 +20,6 @@ use rt_abstract::{Receiver, mailbox};
 use super::{ConnKey, Fabric, LANES, Mail, Next, Output, Shard, TICK_MS, Write};
 use crate::config::{Limits, QueueFull};
 use crate::retained::Retained;
-use crate::routes::SharedRoutes;
 use crate::stats::ShardStats;
 
 const SLOTS: usize = 4;

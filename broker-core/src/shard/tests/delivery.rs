@@ -1,14 +1,13 @@
 //! From publisher to subscriber.
 
 use mqtt::wire::{
-    Ack, AckKind, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, QoS, ReasonCode,
-    Version,
+    Ack, AckKind, Connect, Packet, PacketId, Properties, PropertyBuf, QoS, ReasonCode, Version,
 };
 
-use super::{Bench, Client, qos, request};
+use super::{Bench, Client, publish_bytes, qos, request};
 use crate::config::Limits;
 use crate::shard::Next;
-use mqtt::wire::{FilterBuf, RetainHandling, SubscribeOptions, Unsubscribe, encode};
+use mqtt::wire::{FilterBuf, RetainHandling, SubscribeOptions, Unsubscribe};
 
 const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
 
@@ -78,16 +77,7 @@ fn a_repeated_qos_2_publish_is_answered_each_time_and_delivered_once() {
 fn packets_split_at_every_byte_and_many_packets_at_once() {
     let mut bytes = Vec::new();
     for n in 0..3 {
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            topic: "t",
-            packet_id: None,
-            properties: Properties::EMPTY,
-            payload: &[b'0' + n],
-        };
-        encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+        publish_bytes(&mut bytes, "t", &[b'0' + n], false);
     }
     for at in 0..bytes.len() {
         let mut bench = Bench::new();
@@ -114,16 +104,7 @@ fn a_large_payload_arrives_piece_by_piece_and_is_shared() {
     bench.subscribe(subscriber, "t", qos(QoS::AtMostOnce), 0);
     let payload = "x".repeat(1 << 20);
     let mut bytes = Vec::new();
-    let publish = Publish {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain: false,
-        topic: "t",
-        packet_id: None,
-        properties: Properties::EMPTY,
-        payload: payload.as_bytes(),
-    };
-    encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+    publish_bytes(&mut bytes, "t", payload.as_bytes(), false);
     for chunk in bytes.chunks(10_000) {
         bench.send_bytes(publisher, chunk);
     }
@@ -268,16 +249,7 @@ fn a_full_mailbox_pauses_the_publisher_and_loses_nothing() {
     bench.subscribe(subscriber, "t", qos(QoS::AtMostOnce), 0);
     let mut bytes = Vec::new();
     for n in 0..50u8 {
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            topic: "t",
-            packet_id: None,
-            properties: Properties::EMPTY,
-            payload: &[b'0' + n],
-        };
-        encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+        publish_bytes(&mut bytes, "t", &[b'0' + n], false);
     }
     assert_eq!(bench.send_bytes(publisher, &bytes), Next::Wait);
     bench.run();

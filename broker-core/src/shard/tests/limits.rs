@@ -4,7 +4,7 @@ use mqtt::wire::{
     Connect, Packet, PacketId, Properties, PropertyBuf, Publish, QoS, ReasonCode, Version, encode,
 };
 
-use super::{Bench, Client, qos, request};
+use super::{Bench, Client, publish_bytes, qos, request};
 use crate::config::{Limits, QueueFull};
 use crate::shard::Next;
 
@@ -194,16 +194,7 @@ fn a_full_outbox_drops_qos_0_and_counts_it() {
     bench.subscribe(client, "t", qos(QoS::AtMostOnce), 0);
     let mut bytes = Vec::new();
     let payload = [b'x'; 40];
-    let publish = Publish {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain: false,
-        topic: "t",
-        packet_id: None,
-        properties: Properties::EMPTY,
-        payload: &payload,
-    };
-    encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+    publish_bytes(&mut bytes, "t", &payload, false);
     bench.send_bytes(client, &bytes.repeat(5)); // no writer runs in between
     bench.run();
     assert_eq!(bench.payloads(client).len(), 2);
@@ -269,16 +260,7 @@ fn a_small_payload_does_not_hold_on_to_a_large_block() {
     let mut bytes = Vec::new();
     let large = vec![b'x'; 1 << 20];
     for (payload, retain) in [(&large[..], false), (&large[..20_000], true)] {
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain,
-            topic: "t",
-            packet_id: None,
-            properties: Properties::EMPTY,
-            payload,
-        };
-        encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+        publish_bytes(&mut bytes, "t", payload, retain);
     }
     bench.send_bytes(client, &bytes);
     let mut kept = Vec::new();
@@ -321,17 +303,8 @@ fn others_mail_does_not_keep_a_client_from_connecting() {
     let far = bench.connect(Version::V3_1_1, &bench.name_on(1, "far"), true);
     bench.subscribe(far, "t", qos(QoS::AtMostOnce), 0);
     let publisher = bench.connect(Version::V3_1_1, &bench.name_on(0, "near"), true);
-    let publish = Publish {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain: false,
-        topic: "t",
-        packet_id: None,
-        properties: Properties::EMPTY,
-        payload: b"x",
-    };
     let mut bytes = Vec::new();
-    encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+    publish_bytes(&mut bytes, "t", b"x", false);
     assert_eq!(bench.send_bytes(publisher, &bytes.repeat(10)), Next::Wait);
     assert!(bench.shards[0].is_congested());
     // No mail is carried in between.

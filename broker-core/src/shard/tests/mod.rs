@@ -13,6 +13,7 @@ mod sys;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mqtt::routing::SharedRoutes;
 use mqtt::wire::{
     Connect, FilterBuf, Frame, Packet, PacketId, Properties, PropertyBuf, Publish, QoS, Subscribe,
     SubscribeOptions, Version, decode_from_server, encode, peek,
@@ -22,7 +23,6 @@ use rt_abstract::{Receiver, mailbox};
 use super::{ConnKey, Fabric, LANES, Mail, Next, Shard, Write};
 use crate::config::Limits;
 use crate::retained::Retained;
-use crate::routes::SharedRoutes;
 use crate::stats::ShardStats;
 
 /// A node of shards, their mail, and a clock that the test turns.
@@ -257,6 +257,13 @@ fn request(version: Version, client_id: &str, clean_start: bool) -> Connect<'_> 
         password: None,
         properties: Properties::EMPTY,
     }
+}
+
+/// A QoS 0 PUBLISH of 3.1.1 at the end of `out`.
+fn publish_bytes(out: &mut Vec<u8>, topic: &str, payload: &[u8], retain: bool) {
+    let (dup, qos, packet_id, properties) = (false, QoS::AtMostOnce, None, Properties::EMPTY);
+    let publish = Publish { dup, qos, retain, topic, packet_id, properties, payload };
+    encode(&Packet::Publish(publish), Version::V3_1_1, out);
 }
 
 fn subscribe_bytes(

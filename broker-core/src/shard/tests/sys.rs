@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use mqtt::wire::{
     Ack, AckKind, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, QoS, ReasonCode,
-    Version, Will, encode,
+    Version, Will,
 };
 
-use super::{Bench, Client, qos, request};
+use super::{Bench, Client, publish_bytes, qos, request};
 use crate::config::{Limits, QueueFull};
 use crate::shard::{Sys, TICK_MS};
 use crate::stats::Snapshot;
@@ -184,17 +184,8 @@ fn a_slow_outbox_is_seen_while_it_is_more_than_half_full() {
     let mut bench = Bench::with(1, Limits { max_outbox_bytes: 100, ..Limits::default() });
     let client = bench.connect(Version::V3_1_1, "c", true);
     bench.subscribe(client, "t", qos(QoS::AtMostOnce), 0);
-    let publish = Publish {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain: false,
-        topic: "t",
-        packet_id: None,
-        properties: Properties::EMPTY,
-        payload: &[b'x'; 35],
-    };
     let mut bytes = Vec::new();
-    encode(&Packet::Publish(publish), Version::V3_1_1, &mut bytes);
+    publish_bytes(&mut bytes, "t", &[b'x'; 35], false);
     bench.send_bytes(client, &bytes); // no writer runs in between
     assert_eq!(sum(&bench).slow_outboxes, 0);
     bench.send_bytes(client, &bytes.repeat(3));
