@@ -34,6 +34,87 @@ pub enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Ask a running broker, or have it do something, through its admin address
+    Ctl(CtlArgs),
+}
+
+/// Arguments of `gearbox ctl`.
+#[derive(Debug, Args)]
+pub struct CtlArgs {
+    /// The broker's admin address, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9883", global = true)]
+    pub admin: String,
+    /// What to ask or do.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// What to ask a running broker, or have it do.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// The cluster
+    Cluster {
+        /// Which of the two.
+        #[command(subcommand)]
+        command: ClusterCommand,
+    },
+    /// Print where the time of applying changes goes, step by step
+    Steps {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// The configuration that all nodes of the cluster share
+    Config {
+        /// Which of the three.
+        #[command(subcommand)]
+        command: ConfigKeyCommand,
+    },
+}
+
+/// What to do with the cluster.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Print the members, the leader and how far each is
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a node from the cluster
+    Leave {
+        /// Its number
+        #[arg(value_name = "NODE")]
+        node: u64,
+    },
+}
+
+/// What to do with the cluster's configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigKeyCommand {
+    /// Print a value
+    Get {
+        /// The key
+        key: String,
+    },
+    /// Set a value
+    Set {
+        /// The key
+        key: String,
+        /// The value
+        value: String,
+        /// Only if the key has this version; 0: only if it is not set
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+    },
+    /// Remove a key
+    Unset {
+        /// The key
+        key: String,
+        /// Only if the key has this version
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+    },
 }
 
 /// Arguments of `gearbox passwd`.
@@ -98,6 +179,15 @@ pub struct ServeArgs {
     /// Keep everything in memory, touch no directory
     #[arg(long)]
     pub ephemeral: bool,
+    /// Names this node in a cluster [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub node_id: Option<u64>,
+    /// Address for other nodes, IP:PORT or off [default: off]
+    #[arg(long, value_name = "ADDR|off")]
+    pub cluster_listen: Option<AdminAddr>,
+    /// Node to join through at the first start, IP:PORT; may be repeated
+    #[arg(long, value_name = "ADDR")]
+    pub cluster_seed: Vec<String>,
 }
 
 impl ServeArgs {
@@ -124,6 +214,15 @@ impl ServeArgs {
         }
         if self.ephemeral {
             settings.data.ephemeral = true;
+        }
+        if let Some(id) = self.node_id {
+            settings.cluster.node_id = id;
+        }
+        if let Some(listen) = &self.cluster_listen {
+            settings.cluster.listen = listen.clone();
+        }
+        if !self.cluster_seed.is_empty() {
+            settings.cluster.seeds = self.cluster_seed.clone();
         }
     }
 }
@@ -164,7 +263,12 @@ mod tests {
             "--listen=unix:/x",
             "--admin=off",
             "--data-dir=/y",
+            "--node-id=3",
+            "--cluster-listen=127.0.0.1:4",
+            "--cluster-seed=127.0.0.1:5",
         ]);
+        assert_eq!(settings.cluster.node_id, 3);
+        assert_eq!(settings.cluster.seeds, ["127.0.0.1:5"]);
         assert_eq!(settings.runtime.backend, Backend::Compio.into());
         assert_eq!(settings.runtime.scheduler, SchedulerName::WorkStealing);
         assert_eq!(settings.runtime.shards, 7);

@@ -4,8 +4,10 @@
 mod backend;
 mod cli;
 mod config;
+mod ctl;
 mod data_dir;
 mod log;
+mod metadata;
 mod passwd;
 mod runtimes;
 mod serve;
@@ -45,6 +47,10 @@ fn run(cli: &Cli) -> Result<(), String> {
         }
         Command::Passwd(args) => {
             print(&passwd::passwd(args)?);
+            Ok(())
+        }
+        Command::Ctl(args) => {
+            print(&ctl::ctl(args)?);
             Ok(())
         }
         Command::Config { command } => {

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::backend::{self, Backend, Visit};
 use crate::cli::ServeArgs;
 use crate::config::{self, BackendChoice, Settings};
-use crate::{data_dir, environment, log, print, signals, users_file};
+use crate::{data_dir, environment, log, metadata, print, signals, users_file};
 
 /// Runs the broker until it is told to end.
 ///
@@ -67,7 +67,9 @@ impl Visit for Run {
         let users_file = settings.auth.users_file().map(Path::to_owned);
         let mut config = settings.broker();
         config.auth.users = users_file.as_deref().map(users_file::load).transpose()?;
-        let node = Node::bind(config, options.cores).map_err(|error| error.to_string())?;
+        let (meta, server) = metadata::open(&settings)?.unzip();
+        let node = Node::bind(config, options.cores, meta).map_err(|error| error.to_string())?;
+        broker_core::follow_metadata::<R>(&node);
         let admin = settings.admin.address.0.as_ref().map(bind_admin).transpose()?;
 
         // Longer than the broker's own bound, which is what normally ends a drain.
@@ -86,7 +88,10 @@ impl Visit for Run {
         };
         let ready_line = ready_line(&info, options.cores, &node, admin.as_ref());
         let admin_address = admin.as_ref().map(|(_, address)| address.clone());
+        let raft = metadata::RaftTask::new(server, settings.meta.raft, &options);
+        let raft_thread = raft.start_thread::<R>(node.shutdown().clone())?;
         let assembly = Arc::new(Assembly {
+            raft,
             node,
             info,
             ready_line,
@@ -95,8 +100,14 @@ impl Visit for Run {
             running: AtomicUsize::new(options.cores),
             stop_admin: Shutdown::new(),
         });
-        let results = R::run_cores(&options, move |core| shard::<R>(assembly.clone(), core))
-            .map_err(|error| format!("cannot run on {}: {error}", R::NAME))?;
+        let shards = assembly.clone();
+        let results = R::run_cores(&options, move |core| shard::<R>(shards.clone(), core))
+            .map_err(|error| format!("cannot run on {}: {error}", R::NAME));
+        assembly.raft.stop();
+        if let Some(thread) = raft_thread {
+            thread.join()?;
+        }
+        let results = results?;
         if let Some(address) = admin_address {
             remove_socket_file(&address);
         }
@@ -108,6 +119,7 @@ impl Visit for Run {
 
 /// What the shards share besides the node.
 struct Assembly {
+    raft: metadata::RaftTask,
     node: Arc<Node>,
     info: admin::ServerInfo,
     ready_line: String,
@@ -126,6 +138,7 @@ impl Drop for Running {
         self.0.node.shutdown().trigger();
         if self.0.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.stop_admin.trigger();
+            self.0.raft.stop();
         }
     }
 }
@@ -145,11 +158,21 @@ async fn shard<R: Runtime>(assembly: Arc<Assembly>, core: Core) -> Result<(), St
             assembly.stop_admin.clone(),
         )));
     }
-    if assembly.starting.fetch_sub(1, Ordering::SeqCst) == 1 {
-        print(&assembly.ready_line);
-    }
-    let result = broker_core::serve::<R>(assembly.node.clone(), core).await;
+    let raft = match core.index {
+        0 => assembly.raft.start_task::<R>(assembly.node.shutdown().clone()),
+        _ => None,
+    };
+    let ready = assembly.clone();
+    let result = broker_core::serve::<R>(assembly.node.clone(), core, move || {
+        if ready.starting.fetch_sub(1, Ordering::SeqCst) == 1 {
+            print(&ready.ready_line);
+        }
+    })
+    .await;
     drop(running);
+    if let Some(raft) = raft {
+        raft.await.map_err(|panicked| format!("the metadata failed: {panicked}"))??;
+    }
     if let Some(admin) = admin {
         admin.await.map_err(|panicked| format!("the admin address failed: {panicked}"))?;
     }

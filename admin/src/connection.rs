@@ -1,7 +1,7 @@
 //! One connection: hyper in the middle, deadlines around it, an orderly end after it.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -16,11 +16,12 @@ use rt_abstract::{Closer, Instant, Runtime, Shared, Stream};
 
 use crate::ServerInfo;
 use crate::adapter::{Adapter, Boxed, boxed};
+use crate::metadata;
 use crate::respond::respond;
 use crate::server::Slot;
 
 /// From the first byte of a request to the first byte of its response.
-const REQUEST_TIME: Duration = Duration::from_secs(10);
+const REQUEST_TIME: Duration = Duration::from_secs(20);
 /// Between requests, and between two writes of a response.
 const IDLE_TIME: Duration = Duration::from_secs(60);
 /// After the response that ends the connection, or after the server was told to end.
@@ -76,8 +77,14 @@ pub(crate) async fn run<R: Runtime>(
     let adapter = Adapter::<R>::new(stream, activity.clone(), leftovers.clone());
 
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &node, &info);
-        ready(Ok::<Response<_>, Infallible>(response))
+        let (node, info) = (node.clone(), info.clone());
+        async move {
+            let response = match metadata::respond(request, &node).await {
+                Ok(response) => response,
+                Err(request) => respond(request.method(), request.uri().path(), &node, &info),
+            };
+            Ok::<Response<_>, Infallible>(response)
+        }
     });
     {
         let connection = http1::Builder::new()

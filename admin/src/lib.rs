@@ -5,6 +5,7 @@
 
 mod adapter;
 mod connection;
+mod metadata;
 mod metrics;
 mod respond;
 mod server;

@@ -17,9 +17,7 @@ pub(crate) fn respond(
 ) -> Response<Full<Bytes>> {
     let known = matches!(path, "/health" | "/metrics");
     if known && !matches!(*method, Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        return not_allowed("GET, HEAD");
     }
     match path {
         "/health" if node.shutdown().is_triggered() => {
@@ -32,11 +30,17 @@ pub(crate) fn respond(
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::TYPE));
             response
         }
-        _ => text(StatusCode::NOT_FOUND, "not found; there are /health and /metrics\n"),
+        _ => text(StatusCode::NOT_FOUND, "not found; there are /health, /metrics, /cluster, /steps and /config/KEY\n"),
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(crate) fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -54,7 +58,7 @@ mod tests {
     fn answers() {
         let mut config = Config::default();
         config.listeners[0].address = "127.0.0.1:0".parse().unwrap();
-        let node = Node::bind(config, 2).unwrap();
+        let node = Node::bind(config, 2, None).unwrap();
         let info = metrics::tests::info();
         let status = |method, path| respond(&method, path, &node, &info).status().as_u16();
         assert_eq!(status(Method::GET, "/health"), 200);

@@ -190,7 +190,7 @@ fn subscribe_while_matching<C: Candidate>(mut structure: C, workload: &Workload,
 /// subscribers; and how many filters a topic finds.
 fn shard_memory(workload: &Workload) {
     let before = memory::allocated_bytes();
-    let mut tree = FilterTree::<[u64; 6]>::new(1);
+    let mut tree = FilterTree::<[u64; 3]>::new(1);
     for filter in &workload.filters {
         tree.entry(filter)[0] += 1;
     }
@@ -198,7 +198,7 @@ fn shard_memory(workload: &Workload) {
     let mut found = 0;
     workload.random.iter().for_each(|topic| tree.matches(topic, |_| found += 1));
     println!(
-        "{}/one shard's FilterTree, 48 bytes of value: {:.0} bytes per filter, {:.1} match a topic",
+        "{}/one shard's FilterTree, 24 bytes of value: {:.0} bytes per filter, {:.1} match a topic",
         workload.name,
         bytes as f64 / workload.filters.len() as f64,
         f64::from(found) / workload.random.len() as f64,

@@ -47,6 +47,10 @@ pub struct Limits {
     /// CONNECTs per second on this node, with bursts of a second's worth; further ones are refused
     /// (0x9F, 3.x: 3). 0 for no limit.
     pub max_connect_rate_per_s: u32,
+    /// Failed logins per minute and address (for IPv6, per /64 network), with bursts of a minute's
+    /// worth; further CONNECTs with credentials are refused (0x9F, 3.x: 3) without a look at them.
+    /// 0 for no limit. Clients over Unix-domain sockets are not limited.
+    pub max_failed_logins_per_min: u32,
     /// Milliseconds from accept to a complete CONNECT; later the connection is closed.
     pub connect_timeout_ms: u32,
     /// Milliseconds that a connection being closed may take to receive what it is owed.
@@ -157,6 +161,7 @@ impl Default for Limits {
         Self {
             max_connections: 1_000_000,
             max_connect_rate_per_s: 0,
+            max_failed_logins_per_min: 120,
             connect_timeout_ms: 10_000,
             close_timeout_ms: 5_000,
             max_packet_size_bytes: 16 << 20,

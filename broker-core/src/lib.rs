@@ -13,7 +13,7 @@ pub mod stats;
 
 pub use access::Access;
 pub use config::Config;
-pub use net::serve;
+pub use net::{follow_metadata, serve};
 pub use node::{MAX_SHARDS, Node};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use meta::Handle;
 use mqtt::routing::SharedRoutes;
 use rt_abstract::{
     Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
@@ -12,7 +14,7 @@ use rt_abstract::{
 use crate::access::Access;
 use crate::config::Config;
 use crate::retained::Retained;
-use crate::shard::{Fabric, LANES, Mail};
+use crate::shard::{Elsewhere, Fabric, LANES, Mail, slot_of};
 use crate::stats::{ShardStats, Snapshot};
 
 /// The most shards a node can have.
@@ -30,6 +32,12 @@ pub struct Node {
     shutdown: Shutdown,
     fabric: Arc<Fabric>,
     access: Arc<Access>,
+    meta: Option<Handle>,
+    /// Shards that have not got back yet what the metadata has for them.
+    unrestored: AtomicUsize,
+    restored: Shutdown,
+    /// Per shard, what other nodes did to its sessions; taken at every tick.
+    elsewhere: Vec<Mutex<Vec<Elsewhere>>>,
     mailboxes: Mutex<Vec<Option<Receiver<Mail, LANES>>>>,
     seed: u64,
 }
@@ -37,10 +45,12 @@ pub struct Node {
 impl Node {
     /// Binds all listeners of `config` for `shards` shards, 1 to [`MAX_SHARDS`].
     ///
+    /// `meta` keeps durable sessions and retained messages; without it nothing survives the process.
+    ///
     /// # Errors
     /// What binding said, with the address in its text; `ErrorKind::InvalidInput` for a number of
     /// shards out of range.
-    pub fn bind(config: Config, shards: usize) -> io::Result<Arc<Self>> {
+    pub fn bind(config: Config, shards: usize, meta: Option<Handle>) -> io::Result<Arc<Self>> {
         if !(1..=MAX_SHARDS).contains(&shards) {
             let text = format!("{shards} shards: 1 to {MAX_SHARDS} are possible");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -77,6 +87,10 @@ impl Node {
             shutdown: Shutdown::new(),
             fabric: Arc::new(fabric),
             access,
+            meta,
+            unrestored: AtomicUsize::new(shards),
+            restored: Shutdown::new(),
+            elsewhere: (0..shards).map(|_| Mutex::default()).collect(),
             mailboxes: Mutex::new(receivers.into_iter().map(Some).collect()),
             seed,
         }))
@@ -105,6 +119,34 @@ impl Node {
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Where durable facts are kept, if they are.
+    pub fn meta(&self) -> Option<&Handle> {
+        self.meta.as_ref()
+    }
+
+    /// Tells the shard of a client what another node did.
+    pub(crate) fn tell_owner(&self, client_id: &str, event: Elsewhere) {
+        let shard = usize::from(slot_of(client_id)) % self.elsewhere.len();
+        self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    /// What [`Node::tell_owner`] was told for a shard, in order.
+    pub(crate) fn take_elsewhere(&self, shard: usize) -> Vec<Elsewhere> {
+        std::mem::take(&mut *self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One more shard has got back what the metadata has for it.
+    pub(crate) fn restored_shard(&self) {
+        if self.unrestored.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.restored.trigger();
+        }
+    }
+
+    /// On when all shards have: a publish accepted by one must find the sessions of the others.
+    pub(crate) fn all_restored(&self) -> &Shutdown {
+        &self.restored
     }
 
     pub(crate) fn fabric(&self) -> &Arc<Fabric> {

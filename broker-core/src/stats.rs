@@ -107,6 +107,8 @@ counters! {
     protocol_errors: Counter, "Connections closed because of a protocol violation";
     /// CONNECTs refused because of their credentials, or for the lack of them.
     authentication_failures: Counter, "CONNECT packets refused because of their credentials";
+    /// CONNECTs refused because their address failed to log in too often.
+    logins_rate_limited: Counter, "CONNECT packets refused because of max_failed_logins_per_min";
     /// Connections closed because their keep-alive ran out.
     keep_alive_timeouts: Counter, "Connections closed because their keep-alive ran out";
     /// Connections replaced by a newer one of the same client.

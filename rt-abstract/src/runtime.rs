@@ -48,6 +48,17 @@ pub trait Runtime: Copy + fmt::Debug + Send + Sync + 'static {
         Fut: Future<Output = T> + MaybeSend + 'static,
         T: Send + 'static;
 
+    /// Runs one future to its end on the calling thread, which must not be a core of a run: for
+    /// tools and tests whose futures may neither move to another thread nor be `'static`. What it
+    /// spawns runs as under [`Runtime::run_cores`], and ends with it.
+    ///
+    /// `options.pinning` is ignored; `options.cores` counts only under work-stealing, as threads
+    /// beside the calling one.
+    ///
+    /// # Errors
+    /// As `run_cores`. A panic of the future is returned as an error.
+    fn block_on<F: Future>(options: &RunOptions, future: F) -> io::Result<F::Output>;
+
     /// Starts a task. A panic inside ends that task alone and reaches whoever joins it.
     fn spawn<F>(future: F) -> Self::JoinHandle<F::Output>
     where

@@ -22,16 +22,7 @@ where
     Fut: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    if options.cores == 0 {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "a run needs at least one core"));
-    }
-    if options.scheduler != Scheduler::ThreadPerCore {
-        return Err(io::Error::new(
-            ErrorKind::Unsupported,
-            format!("compio knows no {} scheduler: tasks stay on their core", options.scheduler),
-        ));
-    }
-    let driver = driver::choose(options)?;
+    let driver = check(options)?;
     if options.pinning != Pinning::None {
         blocking::remember_cpus();
     }
@@ -98,6 +89,29 @@ where
     failure.map_or(Ok(results), Err)
 }
 
+/// Runs one future on the calling thread. compio polls it in every turn of the loop.
+pub(crate) fn block_on<F: Future>(options: &RunOptions, future: F) -> io::Result<F::Output> {
+    let driver = check(options)?;
+    let pool = driver::pool(blocking::pool_threads(1));
+    let runtime = build(options, driver, pool, 0)?;
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(future)));
+    end(&runtime);
+    result.map_err(|panic| io::Error::other(task::panicked(panic)))
+}
+
+fn check(options: &RunOptions) -> io::Result<Driver> {
+    if options.cores == 0 {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "a run needs at least one core"));
+    }
+    if options.scheduler != Scheduler::ThreadPerCore {
+        return Err(io::Error::new(
+            ErrorKind::Unsupported,
+            format!("compio knows no {} scheduler: tasks stay on their core", options.scheduler),
+        ));
+    }
+    driver::choose(options)
+}
+
 fn prepare(
     options: &RunOptions,
     driver: Driver,
@@ -105,6 +119,15 @@ fn prepare(
     index: usize,
 ) -> io::Result<Runtime> {
     os::pin_thread(&options.pinning, index)?;
+    build(options, driver, pool, index)
+}
+
+fn build(
+    options: &RunOptions,
+    driver: Driver,
+    pool: AsyncifyPool,
+    index: usize,
+) -> io::Result<Runtime> {
     driver::build(driver, options.ring_entries, pool).map_err(|error| {
         let text = format!("core {index} has no ring of {} entries: {error}", options.ring_entries);
         io::Error::new(error.kind(), text)

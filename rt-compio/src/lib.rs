@@ -72,6 +72,10 @@ impl Runtime for Compio {
         cores::run(options, main)
     }
 
+    fn block_on<F: Future>(options: &RunOptions, future: F) -> io::Result<F::Output> {
+        cores::block_on(options, future)
+    }
+
     fn spawn<F>(future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,

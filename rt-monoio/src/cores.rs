@@ -18,14 +18,7 @@ where
     Fut: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    if options.scheduler != Scheduler::ThreadPerCore {
-        let text = format!("monoio has no {} scheduler", options.scheduler);
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-    }
-    if options.cores == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "at least one core has to run"));
-    }
-    let plan = driver::plan(options)?;
+    let plan = check(options)?;
     let main = Arc::new(main);
     let gate = Arc::new(Gate::default());
     let (report, reports) = mpsc::channel();
@@ -64,6 +57,21 @@ where
         .collect()
 }
 
+/// Runs one future on the calling thread.
+pub(crate) fn block_on<F: Future>(options: &RunOptions, future: F) -> io::Result<F::Output> {
+    let plan = check(options)?;
+    let (mut runtime, turns) = prepare(plan, options.ring_entries)?;
+    let result = runtime.block_on(async {
+        let result = task::run_main(|| future).await;
+        turns.remove().await;
+        result
+    });
+    if !task::settled() {
+        std::mem::forget(runtime);
+    }
+    result.map_err(io::Error::other)
+}
+
 /// Lets all cores start together, or none.
 #[derive(Default)]
 struct Gate {
@@ -96,7 +104,8 @@ where
     F: Fn(Core) -> Fut,
     Fut: Future<Output = T>,
 {
-    let (prepared, outcome) = match prepare(core, options, plan) {
+    let pinned = os::pin_thread(&options.pinning, core.index);
+    let (prepared, outcome) = match pinned.and_then(|()| prepare(plan, options.ring_entries)) {
         Ok(prepared) => (Some(prepared), Ok(())),
         Err(error) => (None, Err(error)),
     };
@@ -119,9 +128,19 @@ where
     result
 }
 
-fn prepare(core: Core, options: &RunOptions, plan: Plan) -> io::Result<(Built, TurnGuard)> {
-    os::pin_thread(&options.pinning, core.index)?;
-    let mut runtime = plan.build(options.ring_entries)?;
+fn check(options: &RunOptions) -> io::Result<Plan> {
+    if options.scheduler != Scheduler::ThreadPerCore {
+        let text = format!("monoio has no {} scheduler", options.scheduler);
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    if options.cores == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "at least one core has to run"));
+    }
+    driver::plan(options)
+}
+
+fn prepare(plan: Plan, ring_entries: u32) -> io::Result<(Built, TurnGuard)> {
+    let mut runtime = plan.build(ring_entries)?;
     let ring = matches!(plan, Plan::Ring(_));
     let turns = runtime.block_on(async { TurnGuard::install(ring) })?;
     Ok((runtime, turns))

@@ -76,6 +76,10 @@ impl Runtime for Tokio {
         run::run_cores(options, main)
     }
 
+    fn block_on<F: Future>(options: &RunOptions, future: F) -> io::Result<F::Output> {
+        run::block_on(options, future)
+    }
+
     fn spawn<F>(future: F) -> Self::JoinHandle<F::Output>
     where
         F: Future + MaybeSend + 'static,

@@ -36,22 +36,38 @@ where
     Fut: Future<Output = T> + MaybeSend + 'static,
     T: Send + 'static,
 {
-    if options.cores == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "at least one core has to run"));
-    }
-    if options.require_io_uring {
-        return Err(unsupported("the tokio backend uses epoll; io_uring needs monoio or compio"));
-    }
+    check(options)?;
     match options.scheduler {
         Scheduler::ThreadPerCore => thread_per_core(options, main),
         Scheduler::WorkStealing => if_single_threaded!({
-            Err(unsupported(
-                "work-stealing needs futures that are Send: build with the tokio backend alone",
-            ))
+            Err(no_work_stealing())
         } else {
             work_stealing(options.cores, main)
         }),
     }
+}
+
+/// Runs one future on the calling thread; see [`rt_abstract::Runtime::block_on`].
+pub(crate) fn block_on<F: Future>(options: &RunOptions, future: F) -> io::Result<F::Output> {
+    check(options)?;
+    let ended = match options.scheduler {
+        Scheduler::ThreadPerCore => {
+            let runtime = current_thread()?;
+            let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(future)));
+            runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+            ended
+        }
+        Scheduler::WorkStealing => if_single_threaded!({
+            return Err(no_work_stealing())
+        } else {{
+            // None of its tasks is a main.
+            let runtime = multi_thread(options.cores, &Arc::new(AtomicUsize::new(0)))?;
+            let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(future)));
+            runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+            ended
+        }}),
+    };
+    ended.map_err(|payload| io::Error::other(format!("panicked: {}", panic_message(&*payload))))
 }
 
 /// Tasks that are alive on the calling runtime, without the mains.
@@ -123,19 +139,7 @@ fn one_core<Fut: Future + 'static>(
     start: Start,
     main: impl FnOnce() -> Fut,
 ) -> Option<Fut::Output> {
-    let built = prepare().and_then(|()| {
-        let mut builder = Builder::new_current_thread();
-        builder
-            .enable_io()
-            .enable_time()
-            .thread_name("gearbox-blocking")
-            .max_blocking_threads(BLOCKING_THREADS_PER_CORE);
-        if_single_threaded!({
-            builder.build_local(tokio::runtime::LocalOptions::default())
-        } else {
-            builder.build()
-        })
-    });
+    let built = prepare().and_then(|()| current_thread());
     let (runtime, result) = match built {
         Ok(runtime) => (Some(runtime), Ok(())),
         Err(error) => (None, Err(error)),
@@ -153,17 +157,34 @@ fn one_core<Fut: Future + 'static>(
     }
 }
 
-if_single_threaded!({} else {
-    /// One multi-thread runtime; the mains are tasks of it.
-    fn work_stealing<F, Fut, T>(cores: usize, main: F) -> io::Result<Vec<T>>
-    where
-        F: Fn(Core) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
-        let mains = Arc::new(AtomicUsize::new(cores));
+/// The executor of a thread of its own.
+fn current_thread() -> io::Result<OneThread> {
+    let mut builder = Builder::new_current_thread();
+    builder
+        .enable_io()
+        .enable_time()
+        .thread_name("gearbox-blocking")
+        .max_blocking_threads(BLOCKING_THREADS_PER_CORE);
+    if_single_threaded!({
+        builder.build_local(tokio::runtime::LocalOptions::default())
+    } else {
+        builder.build()
+    })
+}
+
+if_single_threaded!({
+    type OneThread = tokio::runtime::LocalRuntime;
+
+    fn no_work_stealing() -> io::Error {
+        unsupported("work-stealing needs futures that are Send: build with the tokio backend alone")
+    }
+} else {
+    type OneThread = tokio::runtime::Runtime;
+
+    /// One executor on `cores` threads, of whose tasks `mains` are not counted as such.
+    fn multi_thread(cores: usize, mains: &Arc<AtomicUsize>) -> io::Result<tokio::runtime::Runtime> {
         let started = AtomicUsize::new(0);
-        let runtime = Builder::new_multi_thread()
+        Builder::new_multi_thread()
             .enable_io()
             .enable_time()
             .worker_threads(cores)
@@ -179,7 +200,18 @@ if_single_threaded!({} else {
                 let mains = mains.clone();
                 move || MAINS.set(Some(mains.clone()))
             })
-            .build()?;
+            .build()
+    }
+
+    /// One multi-thread runtime; the mains are tasks of it.
+    fn work_stealing<F, Fut, T>(cores: usize, main: F) -> io::Result<Vec<T>>
+    where
+        F: Fn(Core) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let mains = Arc::new(AtomicUsize::new(cores));
+        let runtime = multi_thread(cores, &mains)?;
         let main = Arc::new(main);
         let tasks: Vec<_> = (0..cores)
             .map(|index| {
@@ -217,6 +249,16 @@ if_single_threaded!({} else {
         }
     }
 });
+
+fn check(options: &RunOptions) -> io::Result<()> {
+    if options.cores == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "at least one core has to run"));
+    }
+    if options.require_io_uring {
+        return Err(unsupported("the tokio backend uses epoll; io_uring needs monoio or compio"));
+    }
+    Ok(())
+}
 
 fn core_panicked(index: usize, message: &str) -> io::Error {
     io::Error::other(format!("core {index} panicked: {message}"))

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-pub use settings::{AdminAddr, BackendChoice, Listener, LogFormat, SchedulerName, Settings};
+pub use settings::{
+    AdminAddr, ApplyName, BackendChoice, Listener, LogFormat, RaftThread, SchedulerName, Settings,
+};
 
 /// What is wrong with the configuration, where it stands and which key it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,6 +26,10 @@ pub struct Settings {
     pub admin: Admin,
     /// Backend, shards and driver.
     pub runtime: Runtime,
+    /// How durable facts are agreed on and stored.
+    pub meta: Meta,
+    /// The other nodes.
+    pub cluster: Cluster,
     /// Logs.
     pub log: Log,
     /// Who may connect.
@@ -90,6 +94,54 @@ pub struct Runtime {
     pub require_io_uring: bool,
     /// Use the readiness driver even where io_uring works.
     pub force_fallback: bool,
+}
+
+/// `[meta]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Meta {
+    /// Where raft runs.
+    pub raft: RaftThread,
+    /// Where committed entries are applied.
+    pub apply: ApplyName,
+}
+
+/// Where raft runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RaftThread {
+    /// A thread with an executor of its own.
+    #[default]
+    Dedicated,
+    /// The first shard's executor.
+    Shared,
+}
+
+/// Where committed entries are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApplyName {
+    /// Where raft runs.
+    #[default]
+    Inline,
+    /// A thread of its own.
+    Thread,
+}
+
+/// `[cluster]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cluster {
+    /// Names this node among the others; fixed once the data directory exists.
+    pub node_id: u64,
+    /// Nodes with another name are refused.
+    pub name: String,
+    /// Where other nodes connect, or off.
+    pub listen: AdminAddr,
+    /// Where the others reach it; empty: as `listen`.
+    pub advertise: String,
+    /// Nodes to join through, at the first start.
+    pub seeds: Vec<String>,
 }
 
 /// `[log]`
@@ -193,6 +245,19 @@ impl Settings {
         }
         if self.data.dir.as_os_str().is_empty() {
             return invalid("data.dir", "must not be empty");
+        }
+        let cluster = &self.cluster;
+        if cluster.node_id == 0 {
+            return invalid("cluster.node_id", "must not be 0");
+        }
+        if matches!(cluster.listen.0, Some(Address::Unix(_))) {
+            return invalid("cluster.listen", "must be an IP address with a port");
+        }
+        if !cluster.seeds.is_empty() && cluster.listen.0.is_none() {
+            return invalid("cluster.seeds", "needs cluster.listen");
+        }
+        if cluster.listen.0.is_some() && self.data.ephemeral {
+            return invalid("cluster.listen", "needs a data directory");
         }
         let runtime = &self.runtime;
         if runtime.shards > MAX_SHARDS {
@@ -308,6 +373,7 @@ const MAX_SYS_INTERVAL_S: u32 = 86_400;
 limits! {
     max_connections: usize, 1..=100_000_000;
     max_connect_rate_per_s: u32, 0..=1_000_000;
+    max_failed_logins_per_min: u32, 0..=60_000;
     connect_timeout_ms: u32, 100..=HOUR_MS;
     close_timeout_ms: u32, 100..=HOUR_MS;
     max_packet_size_bytes: u32, 128..=MAX_PACKET;
@@ -379,6 +445,18 @@ impl Listener {
     }
 }
 
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            node_id: 1,
+            name: "gearbox".into(),
+            listen: AdminAddr(None),
+            advertise: String::new(),
+            seeds: Vec::new(),
+        }
+    }
+}
+
 impl Default for Data {
     fn default() -> Self {
         Self { dir: "./gearbox-data".into(), ephemeral: false }
@@ -428,7 +506,7 @@ impl Default for Sys {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { filter: "info".into(), format: LogFormat::Text }
+        Self { filter: "info,openraft=warn".into(), format: LogFormat::Text }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::process::Process;
 use crate::wait::{PATIENCE, until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -26,11 +27,13 @@ pub struct Options<'a> {
     pub shards: usize,
     /// Environment of the broker, such as `GEARBOX_LIMITS__CONNECT_TIMEOUT_MS`.
     pub environment: &'a [(&'a str, &'a str)],
+    /// Where state is kept; without it nothing is.
+    pub data_dir: Option<&'a Path>,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { shards: 2, environment: &[] }
+        Self { shards: 2, environment: &[], data_dir: None }
     }
 }
 
@@ -48,8 +51,12 @@ impl Broker {
             .current_dir(&folder)
             .args(["serve", "--runtime", column.runtime, "--scheduler", column.scheduler])
             .args(["--shards", &options.shards.to_string()])
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ephemeral"])
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .envs(options.environment.iter().copied());
+        match options.data_dir {
+            Some(dir) => command.arg("--data-dir").arg(dir),
+            None => command.arg("--ephemeral"),
+        };
         if column.fallback {
             command.env("GEARBOX_RUNTIME__FORCE_FALLBACK", "true");
         }
@@ -85,6 +92,11 @@ impl Broker {
     /// Sends SIGTERM; the broker drains while the caller looks on.
     pub fn terminate(&self) {
         self.process.terminate();
+    }
+
+    /// Ends the process at once, as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.process.kill();
     }
 
     /// Waits for the broker's own end.

@@ -25,12 +25,13 @@ pub(super) async fn accept_loop<R: Runtime>(
 ) {
     loop {
         match listener.accept().await {
-            Ok((stream, _peer)) => {
+            Ok((stream, peer)) => {
                 core.with(|core| core.shard.count_accepted());
                 drop(R::spawn(serve_connection::<R>(
                     node.clone(),
                     core.clone(),
                     stream,
+                    peer.into(),
                     BytesMut::new(),
                 )));
             }
@@ -66,7 +67,7 @@ pub(super) async fn mail_loop<R: Runtime>(
             for mail in batch.drain(..) {
                 match mail {
                     Mail::Publish(remote) => core.shard.on_mail(&remote, now_ms),
-                    Mail::Adopt(fd, bytes) => sockets.push((fd, bytes)),
+                    Mail::Adopt(fd, origin, bytes) => sockets.push((fd, origin, bytes)),
                     Mail::Stop => stop = true,
                 }
             }
@@ -76,13 +77,14 @@ pub(super) async fn mail_loop<R: Runtime>(
         }
         // Mail may come faster than it is written out: the writers get their turn.
         R::yield_now().await;
-        for (fd, bytes) in sockets.drain(..) {
+        for (fd, origin, bytes) in sockets.drain(..) {
             match R::adopt(fd) {
                 Ok(stream) => {
                     drop(R::spawn(serve_connection::<R>(
                         node.clone(),
                         core.clone(),
                         stream,
+                        origin,
                         bytes,
                     )));
                 }

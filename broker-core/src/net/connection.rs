@@ -1,7 +1,10 @@
 //! One connection's reading side.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use mqtt::access::PasswordCheck;
@@ -9,17 +12,23 @@ use rt_abstract::{AsyncRead, Runtime, Shared, Stream};
 
 use super::core::{Core, enter};
 use crate::node::Node;
-use crate::shard::{ConnKey, Lane, Mail, Next, Received, Verified};
+use crate::shard::{Commit, ConnKey, Lane, Mail, Next, Origin, Received, Verified};
 
 /// Serves a socket until its end. `first` holds what another shard has read from it already.
 pub(super) async fn serve_connection<R: Runtime>(
     node: Arc<Node>,
     core: Shared<Core<R>>,
     mut stream: R::Stream,
+    origin: Origin,
     first: BytesMut,
 ) {
     let closer = stream.closer();
-    let Some(key) = enter(&core, |core, now_ms| core.open(closer, now_ms)) else { return };
+    let opened = enter(&core, |core, now_ms| {
+        let key = core.open(closer, now_ms)?;
+        core.shard.set_origin(key, origin);
+        Some(key)
+    });
+    let Some(key) = opened else { return };
     let mut end = EndGuard { core: Some(core), key };
     let Some(core) = end.core.clone() else { return };
     let received = handshake(&core, key, &mut stream, first).await;
@@ -31,7 +40,8 @@ pub(super) async fn serve_connection<R: Runtime>(
         // The closer goes first: a descriptor is given up only by its last holder.
         end.core = None;
         enter(&core, |core, _| core.hand_off(key));
-        hand_off::<R>(&node, stream, owner, handoff).await;
+        // Boxed like the other things that happen once.
+        Box::pin(hand_off::<R>(&node, stream, owner, origin, handoff)).await;
         return;
     }
     let (mut read, write) = stream.into_split();
@@ -40,6 +50,7 @@ pub(super) async fn serve_connection<R: Runtime>(
         next = match now {
             // Boxed: rare, and every idle connection would carry its size.
             Next::Verify(check) => Some(Box::pin(verify(&core, key, check)).await),
+            Next::Commit(commit) => Some(Box::pin(propose(&node, &core, key, commit)).await),
             Next::Again => {
                 R::yield_now().await;
                 Some(enter(&core, |core, now_ms| core.shard.resume(key, now_ms)))
@@ -99,6 +110,21 @@ async fn verify<R: Runtime>(
     enter(core, |core, now_ms| core.shard.on_verified(key, verified, now_ms)).next
 }
 
+/// Has the metadata commit what a connection asked for, and tells the shard. The socket is not read
+/// meanwhile; the raft task bounds how long that takes.
+async fn propose<R: Runtime>(
+    node: &Node,
+    core: &Shared<Core<R>>,
+    key: ConnKey,
+    mut commit: Box<Commit>,
+) -> Next {
+    let result = match node.meta() {
+        Some(meta) => meta.propose(commit.take_commands()).await,
+        None => Err(meta::ProposeError::Stopped),
+    };
+    enter(core, |core, now_ms| core.shard.on_committed(key, *commit, result, now_ms)).next
+}
+
 /// One read and everything that follows from it; `None` when the socket has ended.
 async fn read_once<R: Runtime>(
     core: &Shared<Core<R>>,
@@ -120,26 +146,51 @@ async fn read_once<R: Runtime>(
     }
 }
 
-/// Moves the socket to the shard that owns its client.
-async fn hand_off<R: Runtime>(node: &Node, stream: R::Stream, owner: u8, bytes: BytesMut) {
+/// Moves the socket to the shard that owns its client. Within the connect timeout, or it is let go.
+async fn hand_off<R: Runtime>(
+    node: &Node,
+    stream: R::Stream,
+    owner: u8,
+    origin: Origin,
+    bytes: BytesMut,
+) {
+    let _counted = node.fabric().count_moving();
     let mailbox = node.fabric().mailbox(owner);
     let mut mail = match stream.into_fd() {
-        Ok(fd) => Mail::Adopt(fd, bytes),
+        Ok(fd) => Mail::Adopt(fd, origin, bytes),
         Err(error) => {
             tracing::warn!(%error, "cannot hand a socket over");
             return;
         }
     };
+    let timeout_ms = node.config().limits.connect_timeout_ms;
+    let mut timeout = pin!(R::sleep(Duration::from_millis(timeout_ms.into())));
     loop {
         match mailbox.try_send(Lane::Control as usize, mail) {
             Err(rt_abstract::Full::Full(back)) => {
                 mail = back;
-                mailbox.room(Lane::Control as usize).await;
+                if !is_first(mailbox.room(Lane::Control as usize), &mut timeout).await {
+                    tracing::warn!(owner, "a shard takes no sockets: one is closed");
+                    return;
+                }
             }
             // A shard that is gone closes the socket by dropping it.
             Ok(()) | Err(rt_abstract::Full::Closed(_)) => return,
         }
     }
+}
+
+/// Whether `wanted` is ready before `other`. Both must be such that dropping them loses nothing.
+async fn is_first(
+    wanted: impl Future<Output = ()>,
+    other: &mut (impl Future<Output = ()> + Unpin),
+) -> bool {
+    let mut wanted = pin!(wanted);
+    poll_fn(|cx| match wanted.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => pin!(&mut *other).poll(cx).map(|()| false),
+    })
+    .await
 }
 
 /// Tells the shard that the reader has ended, however it ended.
@@ -153,5 +204,21 @@ impl<R: Runtime> Drop for EndGuard<R> {
         if let Some(core) = &self.core {
             enter(core, |core, now_ms| core.shard.on_end(self.key, now_ms));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::is_first;
+
+    #[test]
+    fn whichever_is_ready_first() {
+        assert_eq!(is_first(ready(()), &mut pending()).now_or_never(), Some(true));
+        assert_eq!(is_first(pending(), &mut ready(())).now_or_never(), Some(false));
+        assert_eq!(is_first(pending(), &mut pending()).now_or_never(), None);
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Core<R: Runtime> {
     flush: Arc<Notify>,
     /// Wakes the task that waits for room in other shards' mailboxes.
     post: Arc<Notify>,
+    /// Wakes the task that proposes what nobody waits for.
+    record: Arc<Notify>,
     /// Readers that wait for that.
     paused: Vec<ConnKey>,
 }
@@ -47,8 +49,13 @@ pub(super) fn enter<R: Runtime, T>(
 }
 
 impl<R: Runtime> Core<R> {
-    pub(super) fn new(shard: Shard, flush: Arc<Notify>, post: Arc<Notify>) -> Self {
-        Self { shard, links: Vec::new(), flush, post, paused: Vec::new() }
+    pub(super) fn new(
+        shard: Shard,
+        flush: Arc<Notify>,
+        post: Arc<Notify>,
+        record: Arc<Notify>,
+    ) -> Self {
+        Self { shard, links: Vec::new(), flush, post, record, paused: Vec::new() }
     }
 
     /// Ready when a stopped reader may go on.
@@ -139,6 +146,9 @@ impl<R: Runtime> Core<R> {
         }
         if self.shard.has_dirty() {
             self.flush.notify();
+        }
+        if self.shard.has_posted() {
+            self.record.notify();
         }
         if self.shard.is_congested() {
             self.post.notify();

@@ -7,7 +7,9 @@
 mod accept;
 mod connection;
 mod core;
+mod durable;
 mod flush;
 mod serve;
 
+pub use durable::follow_metadata;
 pub use serve::serve;

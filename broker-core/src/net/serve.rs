@@ -9,6 +9,7 @@ use rt_abstract::{Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Sha
 
 use super::accept::{accept_loop, end_accepting, mail_loop};
 use super::core::{Core, enter};
+use super::durable;
 use super::flush::{flush_loop, post_loop};
 use crate::node::Node;
 use crate::shard::{Lane, Mail, Shard, Sys, TICK_MS};
@@ -21,12 +22,18 @@ const DRAIN_GRACE_MS: u64 = 1_000;
 /// Runs one shard of `node` until the node shuts down, then tells its clients, lets what is owed
 /// to them go out within the close timeout, and returns with no task left.
 ///
+/// `ready` is called when clients are accepted: after everything durable is back.
+///
 /// # Errors
-/// A listening socket that this runtime cannot take.
+/// A listening socket that this runtime cannot take, or a store that cannot be read.
 ///
 /// # Panics
 /// When the same core is served twice.
-pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result<()> {
+pub async fn serve<R: Runtime>(
+    node: Arc<Node>,
+    core: RuntimeCore,
+    ready: impl FnOnce(),
+) -> io::Result<()> {
     let id = core.index;
     let mailbox = node.take_mailbox(id);
     let (flush, post) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -48,17 +55,28 @@ pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result
     {
         shard.speak_for_node(sys);
     }
-    let core = Shared::new(Core::<R>::new(shard, flush.clone(), post.clone()));
+    let record = Arc::new(Notify::new());
+    if let Some(meta) = node.meta() {
+        shard.set_durability(meta.clone(), now_ms, R::wall_clock_ms());
+    }
+    let core = Shared::new(Core::<R>::new(shard, flush.clone(), post.clone(), record.clone()));
     let stopping = node.shutdown().clone();
     let stopped = Shutdown::new();
 
     let mut tasks = Vec::new();
     tasks
         .push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
-    tasks.push(spawn_vital::<R, _>(&node, tick_loop(core.clone(), stopped.clone())));
+    tasks.push(spawn_vital::<R, _>(&node, tick_loop(node.clone(), core.clone(), id, stopped.clone())));
     tasks.push(spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox)));
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
     tasks.push(spawn_vital::<R, _>(&node, posting));
+    let mut recording = None;
+    if let Some(meta) = node.meta().cloned() {
+        meta.ready().await;
+        durable::restore(&node, &core, &meta, id as u8).await.map_err(io::Error::from)?;
+        let loop_ = durable::record_loop(core.clone(), meta, record.clone(), stopped.clone());
+        recording = Some(spawn_vital::<R, _>(&node, loop_));
+    }
     for fd in node.listening_sockets()? {
         let listener = R::listener(fd)?;
         tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
@@ -66,6 +84,7 @@ pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result
         tasks.push(R::spawn(accepting));
     }
 
+    ready();
     stopping.wait().await;
     enter(&core, |core, now_ms| core.shard.shut_down(now_ms));
     let give_up_ms = R::now().as_millis() + close_timeout_ms + DRAIN_GRACE_MS;
@@ -83,6 +102,8 @@ pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result
     while node.fabric().mailbox(id as u8).try_send(Lane::Control as usize, Mail::Stop).is_err() {
         node.fabric().mailbox(id as u8).room(Lane::Control as usize).await;
     }
+    record.notify();
+    tasks.extend(recording);
     for task in tasks {
         if let Err(panicked) = task.await {
             tracing::error!(%panicked, "a task of the shard panicked");
@@ -91,11 +112,24 @@ pub async fn serve<R: Runtime>(node: Arc<Node>, core: RuntimeCore) -> io::Result
     Ok(())
 }
 
-async fn tick_loop<R: Runtime>(core: Shared<Core<R>>, stopped: Shutdown) {
+async fn tick_loop<R: Runtime>(
+    node: Arc<Node>,
+    core: Shared<Core<R>>,
+    id: usize,
+    stopped: Shutdown,
+) {
     let mut interval = R::interval(Duration::from_millis(TICK_MS));
     while !stopped.is_triggered() {
         interval.tick().await;
-        enter(&core, |core, now_ms| core.shard.on_tick(now_ms));
+        let wall_ms = R::wall_clock_ms();
+        let elsewhere = node.take_elsewhere(id);
+        enter(&core, |core, now_ms| {
+            core.shard.set_wall_clock(now_ms, wall_ms);
+            for event in &elsewhere {
+                core.shard.on_elsewhere(event, now_ms);
+            }
+            core.shard.on_tick(now_ms);
+        });
     }
 }
 

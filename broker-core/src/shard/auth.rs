@@ -20,6 +20,8 @@ pub struct ConnAccess {
     /// The whole CONNECT, until the client is let in.
     connect: Bytes,
     proof: Proof,
+    /// When a further exchange must have ended, while one is under way.
+    further_by_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -50,9 +52,16 @@ pub(super) fn judge(
     key: ConnKey,
     request: &Connect<'_>,
     raw: &[u8],
+    now_ms: u64,
 ) -> Result<Option<Then>, Violation> {
     let access = shard.access.clone();
-    let (proof, then, step) = match demand(request, access.policy())? {
+    let demand = demand(request, access.policy())?;
+    if !matches!(demand, Demand::Nothing) && !may_try(shard, key, now_ms) {
+        shard.stats.logins_rate_limited.add(1);
+        let reason = ReasonCode::ConnectionRateExceeded;
+        return Err(Violation::new(reason, "too many failed logins from this address"));
+    }
+    let (proof, then, step) = match demand {
         Demand::Nothing => return Ok(None),
         Demand::Password { user, password } => {
             if shard.verifying >= access.max_pending_verifications() {
@@ -71,7 +80,11 @@ pub(super) fn judge(
     };
     let Some(conn) = shard.conn(key) else { return Ok(Some(Then::Continue)) };
     conn.phase = Phase::Authenticating;
-    conn.access = Some(Box::new(ConnAccess { connect: Bytes::copy_from_slice(raw), proof }));
+    conn.access = Some(Box::new(ConnAccess {
+        connect: Bytes::copy_from_slice(raw),
+        proof,
+        further_by_ms: None,
+    }));
     if let Some(Step::Continue(data)) = step {
         // Holds already for what is sent now [MQTT-3.1.2-24].
         conn.max_packet_size_bytes =
@@ -98,7 +111,18 @@ pub(super) fn on_auth(
         // [MQTT-4.12.0-7]
         return Err(Violation::new(ReasonCode::ProtocolError, "AUTH without a method"));
     };
-    match exchange.on_auth(auth, &access.users(), || access.nonce(number))? {
+    let step = exchange.on_auth(auth, &access.users(), || access.nonce(number));
+    if let Err(violation) = &step
+        && matches!(violation.reason, ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized)
+    {
+        count_failure(shard, key, now_ms);
+    }
+    let step = step?;
+    if phase == Phase::Open {
+        let by_ms = now_ms + u64::from(shard.limits.connect_timeout_ms);
+        limit_further(shard, key, matches!(step, Step::Continue(_)).then_some(by_ms));
+    }
+    match step {
         Step::Continue(data) => {
             say_auth(shard, key, ReasonCode::ContinueAuthentication, data.as_deref())
         }
@@ -120,6 +144,7 @@ impl Shard {
             match verified {
                 Verified::Right => let_in(self, key, None, now_ms),
                 Verified::Wrong => {
+                    count_failure(self, key, now_ms);
                     let reason = ReasonCode::BadUserNameOrPassword;
                     let violation = Violation::new(reason, "user name or password is wrong");
                     connect::deny(self, key, &violation, now_ms);
@@ -150,6 +175,34 @@ impl Shard {
     }
 }
 
+impl ConnAccess {
+    /// When an exchange on an open connection must have ended, if one is under way.
+    pub fn further_by_ms(&self) -> Option<u64> {
+        self.further_by_ms
+    }
+}
+
+/// A further exchange is under way, and must end by then, or is not. Its steps do not move its
+/// deadline.
+fn limit_further(shard: &mut Shard, key: ConnKey, by_ms: Option<u64>) {
+    let Some(access) = shard.conn(key).and_then(|conn| conn.access.as_mut()) else { return };
+    access.further_by_ms = by_ms.map(|by_ms| access.further_by_ms.unwrap_or(by_ms));
+    if let Some(by_ms) = access.further_by_ms {
+        shard.arm_conn(key, by_ms);
+    }
+}
+
+fn may_try(shard: &Shard, key: ConnKey, now_ms: u64) -> bool {
+    let Some(conn) = shard.conns.get(key.0 as usize) else { return true };
+    let per_min = shard.limits.max_failed_logins_per_min;
+    shard.fabric.guesses.may_try(conn.origin, per_min, now_ms)
+}
+
+fn count_failure(shard: &Shard, key: ConnKey, now_ms: u64) {
+    let Some(conn) = shard.conns.get(key.0 as usize) else { return };
+    shard.fabric.guesses.failed(conn.origin, shard.limits.max_failed_logins_per_min, now_ms);
+}
+
 /// The client has proved itself: its CONNECT goes on. `data` ends the exchange.
 fn let_in(shard: &mut Shard, key: ConnKey, data: Option<&[u8]>, now_ms: u64) {
     let Some(access) = shard.conn(key).and_then(|conn| conn.access.as_mut()) else { return };
@@ -163,7 +216,7 @@ fn let_in(shard: &mut Shard, key: ConnKey, data: Option<&[u8]>, now_ms: u64) {
     if let Ok(Packet::Connect(request)) = decode_from_client(&raw, Version::V5)
         && let Ok((identity, accepted)) = accept(&request, &shard.rules)
     {
-        connect::admit(shard, key, &request, identity, &accepted, data, now_ms);
+        connect::admit(shard, key, &request, &raw, identity, &accepted, data, now_ms);
     }
 }
 

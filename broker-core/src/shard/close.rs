@@ -5,10 +5,13 @@ use std::num::NonZeroU64;
 use mqtt::protocol::Violation;
 use mqtt::session::{Draft, Will};
 use mqtt::topic::parse_filter;
-use mqtt::wire::{Disconnect, Packet, PropertyBuf, ReasonCode, Version, encode};
+use mqtt::wire::{
+    Disconnect, Packet, PacketType, PropertyBuf, ReasonCode, Sender, Version, encode,
+};
 
 use super::conn::Phase;
 use super::held::Held;
+use super::publish::Retaining;
 use super::{ConnKey, SessionKey, Shard, Timer, connect};
 
 /// How a connection leaves its session.
@@ -76,7 +79,8 @@ impl Shard {
             properties.reason_string(violation.text);
         }
         let properties = properties.as_properties();
-        let disconnect = Disconnect { reason: violation.reason, properties };
+        let reason = violation.reason.or_protocol_error(PacketType::Disconnect, Sender::Server);
+        let disconnect = Disconnect { reason, properties };
         if let Some(block) = self.reply(key) {
             encode(&Packet::Disconnect(disconnect), Version::V5, block);
         }
@@ -139,6 +143,9 @@ impl Shard {
         if expiry_s != u32::MAX {
             entry.expires_at_ms = Some(now_ms + u64::from(expiry_s) * 1000);
         }
+        if parting != Parting::TakenOver {
+            self.post_close(session); // else the new connection's commit has said it all
+        }
         self.arm_session(session);
     }
 
@@ -147,6 +154,8 @@ impl Shard {
         let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
         debug_assert!(entry.conn.is_none(), "detached before it ends");
         let will = entry.will.take();
+        self.post_end(key);
+        let entry = &mut self.sessions[key.0 as usize];
         let subscriptions = std::mem::take(&mut entry.session.subscriptions);
         for subscription in subscriptions.iter() {
             self.forget_subscription(key, &subscription.filter);
@@ -225,7 +234,12 @@ impl Shard {
             return;
         }
         conn.timer_at_ms = u64::MAX;
-        let silence_ends_ms = conn.silence_ends_ms(now_ms);
+        let silence_ends_ms = match conn.keep_alive_ms {
+            0 => u64::MAX,
+            _ => conn.silence_ends_ms(now_ms),
+        };
+        let exchange_ends_ms =
+            conn.access.as_ref().and_then(|access| access.further_by_ms()).unwrap_or(u64::MAX);
         match conn.phase {
             Phase::Closing if conn.close_by_ms <= now_ms => self.kills.push(key),
             Phase::Closing => {
@@ -233,11 +247,10 @@ impl Shard {
                 self.arm_conn(key, deadline);
             }
             Phase::Handshake | Phase::Authenticating => {
-                // No CONNECT in time: closed without a word [MQTT-3.1.4-1].
+                // No CONNECT in time: closed without a word (3.1.4).
                 self.close(key, now_ms);
                 self.kills.push(key);
             }
-            Phase::Open if conn.keep_alive_ms == 0 => {}
             Phase::Open if silence_ends_ms <= now_ms => {
                 self.stats.keep_alive_timeouts.add(1);
                 let client = self.client_of(key);
@@ -246,7 +259,16 @@ impl Shard {
                 self.detach(key, Parting::Lost, now_ms);
                 self.close(key, now_ms);
             }
-            Phase::Open => self.arm_conn(key, silence_ends_ms),
+            Phase::Open if exchange_ends_ms <= now_ms => {
+                let late = Violation::new(ReasonCode::NotAuthorized, "re-authentication is late");
+                if self.expel(key, &late, now_ms) {
+                    self.stats.authentication_failures.add(1);
+                }
+            }
+            Phase::Open => match silence_ends_ms.min(exchange_ends_ms) {
+                u64::MAX => {}
+                deadline_ms => self.arm_conn(key, deadline_ms),
+            },
         }
     }
 
@@ -268,13 +290,14 @@ impl Shard {
             entry.will_at_ms = None;
             if let Some(will) = entry.will.take() {
                 self.publish_will(&will, now_ms);
+                self.post_will_taken(key);
             }
         }
         self.arm_session(key);
     }
 
     /// Arms the next deadline of a session without a connection.
-    fn arm_session(&mut self, key: SessionKey) {
+    pub(super) fn arm_session(&mut self, key: SessionKey) {
         let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
         let deadlines = [entry.expires_at_ms, entry.will_at_ms];
         // An entry that fires too early is armed again: one per session is enough.
@@ -286,13 +309,19 @@ impl Shard {
         }
     }
 
-    fn publish_will(&mut self, will: &Will, now_ms: u64) {
+    pub(super) fn publish_will(&mut self, will: &Will, now_ms: u64) {
         let draft = will.message.draft();
         // Its expiry starts now, not at CONNECT.
         let expires_at_ms = will
             .expiry_interval_s
             .and_then(|left_s| NonZeroU64::new(now_ms + u64::from(left_s) * 1000));
-        self.publish(&Draft { expires_at_ms, ..draft }, now_ms);
+        let draft = Draft { expires_at_ms, ..draft };
+        if draft.retain && self.is_durable() {
+            self.post_retain(&draft);
+            self.publish_as(&draft, Retaining::Elsewhere, now_ms);
+        } else {
+            self.publish(&draft, now_ms);
+        }
     }
 
     /// Takes one subscription of a session out of the shard's tree and the node's routes.

@@ -6,6 +6,7 @@ use mqtt::wire::Version;
 
 use super::SessionKey;
 use super::auth::ConnAccess;
+use super::guesses::Origin;
 use super::outbox::Outbox;
 use super::pressure::Pause;
 use crate::stats::ShardStats;
@@ -34,6 +35,7 @@ pub struct Conn {
     pub session: SessionKey,
     pub phase: Phase,
     pub version: Version,
+    pub origin: Origin,
     /// In the shard's dirty list.
     pub dirty: bool,
     /// A writer holds it.
@@ -86,6 +88,7 @@ impl Conn {
             session: SessionKey(u32::MAX),
             phase: Phase::Handshake,
             version: Version::V3_1_1,
+            origin: Origin::LOCAL,
             dirty: false,
             writing: false,
             reader_done: false,

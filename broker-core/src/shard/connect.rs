@@ -6,7 +6,9 @@ use mqtt::access::SCRAM_SHA_256;
 use mqtt::protocol::{Accepted, Identity, OutgoingAliases, Violation, accept, connack_properties};
 use mqtt::session::{Session, Will};
 use mqtt::topic;
-use mqtt::wire::{self, ConnAck, Connect, Packet, Properties, ReasonCode, Version, encode};
+use mqtt::wire::{
+    self, ConnAck, Connect, Packet, PacketType, Properties, ReasonCode, Sender, Version, encode,
+};
 use siphasher::sip128::{Hash128, Hasher128, SipHasher24};
 
 use super::close::Parting;
@@ -53,20 +55,22 @@ pub(super) fn on_connect(
         refuse(shard, key, &violation, now_ms);
         return Ok(Then::Continue);
     }
-    match auth::judge(shard, key, request, raw) {
+    match auth::judge(shard, key, request, raw, now_ms) {
         Ok(Some(then)) => return Ok(then),
-        Ok(None) => admit(shard, key, request, identity, &accepted, None, now_ms),
+        Ok(None) => admit(shard, key, request, raw, identity, &accepted, None, now_ms),
         Err(violation) => deny(shard, key, &violation, now_ms),
     }
     Ok(Then::Continue)
 }
 
-/// Gives a client that may come in its session, and tells it so. `auth_data` ends the exchange of a
-/// client that named a method.
+/// A client may come in: at once, or when its durable session is committed. `raw` is the whole
+/// packet; `auth_data` ends the exchange of a client that named a method.
+#[allow(clippy::too_many_arguments, reason = "all of them are the CONNECT's")]
 pub(super) fn admit(
     shard: &mut Shard,
     key: ConnKey,
     request: &Connect<'_>,
+    raw: &[u8],
     identity: Identity<'_>,
     accepted: &Accepted,
     auth_data: Option<&[u8]>,
@@ -76,9 +80,33 @@ pub(super) fn admit(
         Identity::Assign => Some(shard.assign_client_id()),
         Identity::Named(_) => None,
     };
-    let client_id = assigned.as_deref().unwrap_or(request.client_id);
+    if shard.is_durable() && accepted.session_expiry_s > 0 {
+        shard.owe_connect(key, request, raw, assigned, accepted, auth_data, now_ms);
+        return;
+    }
+    let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, 0, now_ms);
+}
+
+/// Gives a client its session, and tells it so. `epoch` is the session's in the metadata, 0 for one
+/// that does not outlive the process.
+#[allow(clippy::too_many_arguments, reason = "all of them are the CONNECT's")]
+pub(super) fn let_in(
+    shard: &mut Shard,
+    key: ConnKey,
+    request: &Connect<'_>,
+    assigned: Option<&str>,
+    accepted: &Accepted,
+    auth_data: Option<&[u8]>,
+    epoch: u64,
+    now_ms: u64,
+) {
+    let client_id = assigned.unwrap_or(request.client_id);
     let (session, present) = shard.take_session(client_id, request, accepted, now_ms);
+    if epoch == 0 {
+        shard.post_end(session); // it was durable, and is not any more
+    }
     let entry = &mut shard.sessions[session.0 as usize];
+    entry.epoch = epoch;
     entry.conn = Some(key);
     shard.presence_changed(session, true);
     let entry = &mut shard.sessions[session.0 as usize];
@@ -101,7 +129,7 @@ pub(super) fn admit(
         let deadline = now_ms + u64::from(conn.keep_alive_ms);
         shard.arm_conn(key, deadline);
     }
-    let mut properties = connack_properties(request, accepted, &shard.rules, assigned.as_deref());
+    let mut properties = connack_properties(request, accepted, &shard.rules, assigned);
     if let Some(data) = auth_data {
         properties.auth_method(SCRAM_SHA_256).auth_data(data); // [MQTT-4.12.0-5]
     }
@@ -137,19 +165,25 @@ pub(super) fn deny(shard: &mut Shard, key: ConnKey, violation: &Violation, now_m
         ReasonCode::BadUserNameOrPassword
         | ReasonCode::NotAuthorized
         | ReasonCode::BadAuthenticationMethod => shard.stats.authentication_failures.add(1),
-        ReasonCode::ServerBusy | ReasonCode::ServerUnavailable => {}
+        ReasonCode::ServerBusy
+        | ReasonCode::ServerUnavailable
+        | ReasonCode::ConnectionRateExceeded => {}
         _ => shard.stats.protocol_errors.add(1),
     }
     turn_away(shard, key, violation, now_ms);
 }
 
 /// [`refuse`] for what is not the client's fault.
-fn turn_away(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
+pub(super) fn turn_away(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
     shard.stats.other_packets_received.add(1); // the CONNECT
     let version = shard.conn(key).map_or(Version::V5, |conn| conn.version);
     tracing::debug!(reason = ?violation.reason, "CONNECT refused: {violation}");
-    let connack =
-        ConnAck { session_present: false, reason: violation.reason, properties: Properties::EMPTY };
+    // 3.x has return codes of its own, to which every reason leads.
+    let reason = match version {
+        Version::V5 => violation.reason.or_protocol_error(PacketType::ConnAck, Sender::Server),
+        _ => violation.reason,
+    };
+    let connack = ConnAck { session_present: false, reason, properties: Properties::EMPTY };
     if let Some(block) = shard.reply(key) {
         encode(&Packet::ConnAck(connack), version, block);
     }
@@ -206,10 +240,16 @@ impl Shard {
             }
             self.end_session(old, now_ms);
         }
+        (self.insert_session(client_id, accepted.session_expiry_s), false)
+    }
+
+    /// A new, empty session.
+    pub(super) fn insert_session(&mut self, client_id: &str, expiry_interval_s: u32) -> SessionKey {
         let number = self.number();
         let entry = Entry {
             number,
-            session: Session::new(client_id, accepted.session_expiry_s),
+            epoch: 0,
+            session: Session::new(client_id, expiry_interval_s),
             conn: None,
             will: None,
             will_at_ms: None,
@@ -225,7 +265,7 @@ impl Shard {
             hasher.of(&sessions[at as usize].session.client_id)
         });
         self.stats.sessions.add(1);
-        (key, false)
+        key
     }
 
     /// The session of a client, connected or not.

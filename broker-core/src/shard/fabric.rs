@@ -11,6 +11,7 @@ use mqtt::session::Message;
 use rt_abstract::Sender;
 use smallvec::SmallVec;
 
+use super::guesses::{Guesses, Origin};
 use super::rate::ConnectRate;
 use crate::retained::Retained;
 
@@ -30,8 +31,9 @@ pub enum Lane {
 /// What one shard sends to another.
 #[derive(Debug)]
 pub enum Mail {
-    /// A socket whose client belongs here, with the bytes read from it so far.
-    Adopt(OwnedFd, BytesMut),
+    /// A socket whose client belongs here, with where it comes from and the bytes read from it so
+    /// far.
+    Adopt(OwnedFd, Origin, BytesMut),
     /// A publish that somebody here wants.
     Publish(Remote),
     /// The node stops: the receiving loop ends.
@@ -58,6 +60,8 @@ pub struct Fabric {
     pub retained: Retained,
     /// Which CONNECTs come too fast.
     pub connect_rate: ConnectRate,
+    /// Who failed to log in too often.
+    pub guesses: Guesses,
     /// Keys the hash that assigned client identifiers come from.
     pub secret: [u64; 2],
     senders: Vec<Sender<Mail, LANES>>,
@@ -76,6 +80,7 @@ impl Fabric {
             routes,
             retained,
             connect_rate: ConnectRate::default(),
+            guesses: Guesses::default(),
             secret,
             senders,
             connections: AtomicUsize::new(0),
@@ -107,6 +112,22 @@ impl Fabric {
 
     pub(super) fn release_connection(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts a socket that waits to change its shard, until dropped.
+    pub fn count_moving(&self) -> Moving<'_> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Moving(self)
+    }
+}
+
+/// A socket between two shards, counted among the node's connections.
+#[derive(Debug)]
+pub struct Moving<'a>(&'a Fabric);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.release_connection();
     }
 }
 

@@ -14,7 +14,9 @@ mod buffers;
 mod close;
 mod conn;
 mod connect;
+mod durable;
 mod fabric;
+mod guesses;
 mod held;
 mod outbox;
 mod packets;
@@ -48,8 +50,11 @@ use crate::access::Access;
 use crate::config::{Limits, QueueFull};
 use crate::stats::ShardStats;
 pub use auth::Verified;
+pub use durable::{Commit, Elsewhere, message_of};
+use durable::Durability;
 use conn::{Conn, Phase};
 pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
+pub use guesses::Origin;
 use outbox::BlockPool;
 pub use outbox::Output;
 use subscribe::Scan;
@@ -67,7 +72,7 @@ pub struct ConnKey(pub u32);
 pub struct SessionKey(pub u32);
 
 /// What a connection's reader does next.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Read on.
     Read,
@@ -80,6 +85,9 @@ pub enum Next {
     /// A password waits to be verified: run this on a thread that may block, and report it with
     /// [`Shard::on_verified`], which says how to go on, before reading on.
     Verify(Box<PasswordCheck>),
+    /// Propose this to the metadata and report the answer with [`Shard::on_committed`], which says
+    /// how to go on, before reading on.
+    Commit(Box<Commit>),
     /// The connection is closing: read on only to see its end.
     Drain,
 }
@@ -135,6 +143,8 @@ pub struct Shard {
     scanned: bool,
     read_pool: Vec<BytesMut>,
     access: Arc<Access>,
+    /// Absent on a node that keeps nothing.
+    durability: Option<Box<Durability>>,
     /// Passwords under verification; further ones than `Access` allows are refused (0x89).
     verifying: usize,
     blocks: BlockPool,
@@ -148,6 +158,8 @@ pub struct Shard {
 #[derive(Debug)]
 struct Entry {
     number: u64,
+    /// Its epoch in the metadata; 0 for a session that does not outlive the process.
+    epoch: u64,
     session: Session,
     conn: Option<ConnKey>,
     /// The current connection's will, or the one that waits for its delay.
@@ -242,6 +254,7 @@ impl Shard {
             scanned: false,
             read_pool: Vec::new(),
             access: Arc::default(),
+            durability: None,
             verifying: 0,
             blocks: BlockPool::default(),
             scratch: Scratch::default(),
@@ -268,6 +281,13 @@ impl Shard {
         self.stats.connections.add(1);
         self.arm_conn(key, now_ms + u64::from(self.limits.connect_timeout_ms));
         Some(key)
+    }
+
+    /// Says where a connection comes from; without, it counts as local.
+    pub fn set_origin(&mut self, key: ConnKey, origin: Origin) {
+        if let Some(conn) = self.conn(key) {
+            conn.origin = origin;
+        }
     }
 
     /// Counts an accepted socket.

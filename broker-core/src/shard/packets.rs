@@ -12,7 +12,6 @@ use mqtt::wire::{
 use super::buffers::READ_BUFFER_BYTES;
 use super::close::Parting;
 use super::conn::Phase;
-use super::held::Held;
 use super::{ConnKey, MAX_DRAINED_BYTES, Next, Received, Shard, auth, connect, mark_dirty};
 
 /// What a packet leads to.
@@ -42,6 +41,10 @@ pub(super) fn on_bytes(
             }
             used = buffer.len();
             next = Some(Next::Drain);
+            break;
+        }
+        if let Some(commit) = shard.take_commit(&buffer[used..]) {
+            next = Some(Next::Commit(commit)); // what follows waits for it
             break;
         }
         if shard.turn_is_over(handled) {
@@ -95,6 +98,9 @@ pub(super) fn on_bytes(
             Ok(Err(violation)) => shard.violate(key, &violation, now_ms),
             Err(error) => malformed(shard, key, error, now_ms),
         }
+    }
+    if let Some(commit) = shard.take_commit(&[]) {
+        next = Some(Next::Commit(commit));
     }
     shard.keep_rest(key, buffer, used);
     shard.settle(now_ms);
@@ -183,34 +189,31 @@ fn on_ack(shard: &mut Shard, key: ConnKey, ack: &Ack<'_>, now_ms: u64) {
             shard.acknowledge(key, AckKind::PubComp, id, reason);
         }
         AckKind::PubAck | AckKind::PubRec | AckKind::PubComp => {
-            let Some(outgoing) = entry.session.outgoing.as_mut() else {
-                if ack.kind == AckKind::PubRec {
-                    let unknown = ReasonCode::PacketIdentifierNotFound;
-                    shard.acknowledge(key, AckKind::PubRel, id, unknown);
-                }
-                return;
-            };
-            let before = Held::of(outgoing, &shard.limits);
-            let answer = match ack.kind {
-                AckKind::PubRec => match outgoing.on_pubrec(id, ack.reason.is_error()) {
-                    PubRecOutcome::Release => Some(ReasonCode::Success),
-                    PubRecOutcome::Unknown => Some(ReasonCode::PacketIdentifierNotFound),
-                    PubRecOutcome::Over => None,
-                },
+            let ended = shard.change_outgoing(session_key, now_ms, |outgoing| match ack.kind {
+                AckKind::PubRec => outgoing.on_pubrec(id, ack.reason.is_error()),
                 AckKind::PubComp => {
                     outgoing.on_pubcomp(id);
-                    None
+                    PubRecOutcome::Over
                 }
                 _ => {
                     outgoing.on_puback(id);
-                    None
+                    PubRecOutcome::Over
                 }
-            };
-            before.became(Held::of(outgoing, &shard.limits), &shard.stats);
-            if let Some(reason) = answer {
-                shard.acknowledge(key, AckKind::PubRel, id, reason);
+            });
+            let unknown = ReasonCode::PacketIdentifierNotFound;
+            match ended {
+                Some(PubRecOutcome::Release) => {
+                    shard.acknowledge(key, AckKind::PubRel, id, ReasonCode::Success);
+                }
+                Some(PubRecOutcome::Unknown) => {
+                    shard.acknowledge(key, AckKind::PubRel, id, unknown);
+                }
+                None if ack.kind == AckKind::PubRec => {
+                    shard.acknowledge(key, AckKind::PubRel, id, unknown);
+                }
+                Some(PubRecOutcome::Over) | None => {}
             }
-            shard.pump(session_key, now_ms);
+            shard.pump_scans(session_key, now_ms);
         }
     }
 }
@@ -228,7 +231,7 @@ fn on_disconnect(
         && let Some(expiry_s) = disconnect.properties.session_expiry_interval_s()
     {
         // A session that was to end with its connection cannot be kept by DISCONNECT
-        // [MQTT-3.14.2-2] (3.14.2.2.2); the interval granted at CONNECT decides.
+        // (3.14.2.2.2); the interval granted at CONNECT decides.
         if entry.session.expiry_interval_s == 0 && expiry_s != 0 {
             return Err(Violation::new(
                 ReasonCode::ProtocolError,

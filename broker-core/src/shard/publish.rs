@@ -24,6 +24,15 @@ struct Hop {
     groups: SmallVec<[Arc<ShareGroup>; 1]>,
 }
 
+/// What a publish with the retain flag does to the retained message of its topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retaining {
+    /// It becomes the retained one.
+    Now,
+    /// Nothing: the metadata has set it, in the order that all nodes agree on, or could not.
+    Elsewhere,
+}
+
 /// The share groups that a publish goes to on this shard.
 enum Groups<'a> {
     /// All that match: this is the only shard.
@@ -76,7 +85,7 @@ impl Shard {
             }
         }
         let reason = if topic.starts_with("$SYS/") {
-            ReasonCode::NotAuthorized // the server's own topics [MQTT-4.7.2-1] (4.7.2)
+            ReasonCode::NotAuthorized // the server's own topics (4.7.2)
         } else if self.limits.check_payload_format
             && !is_as_announced(&publish.properties, publish.payload)
         {
@@ -108,6 +117,16 @@ impl Shard {
                 expires_at_ms,
                 origin,
             };
+            if draft.retain && self.is_durable() {
+                self.take_incoming(key, publish);
+                let ack = match publish.qos {
+                    QoS::AtMostOnce => None,
+                    QoS::AtLeastOnce => publish.packet_id.map(|id| (AckKind::PubAck, id)),
+                    QoS::ExactlyOnce => publish.packet_id.map(|id| (AckKind::PubRec, id)),
+                };
+                self.owe_publish(&draft, ack);
+                return Ok(());
+            }
             match self.publish(&draft, now_ms) {
                 true => ReasonCode::Success,
                 false => ReasonCode::NoMatchingSubscribers,
@@ -136,14 +155,36 @@ impl Shard {
         Ok(())
     }
 
+    /// The exchange of a QoS 2 publish begins.
+    fn take_incoming(&mut self, key: ConnKey, publish: &Publish<'_>) {
+        let Some(id) = publish.packet_id.filter(|_| publish.qos == QoS::ExactlyOnce) else { return };
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
+        if let Some(entry) = self.sessions.get_mut(conn.session.0 as usize) {
+            entry.session.incoming.take(id);
+            conn.open_qos2 = conn.open_qos2.saturating_add(1);
+        }
+    }
+
     /// Retains if asked to, and delivers to all that want it; whether anybody did.
     pub(super) fn publish(&mut self, draft: &Draft<'_>, now_ms: u64) -> bool {
+        self.publish_as(draft, Retaining::Now, now_ms)
+    }
+
+    /// [`Shard::publish`] for a message whose retaining is decided.
+    pub(super) fn publish_as(
+        &mut self,
+        draft: &Draft<'_>,
+        retaining: Retaining,
+        now_ms: u64,
+    ) -> bool {
         let mut kept = None;
         let many = self.fabric.shards() > 1;
         if draft.retain {
             let message = Arc::new(Message::keep(draft));
             let mut retained = self.fabric.retained.lock();
-            if draft.payload.is_empty() {
+            if retaining == Retaining::Elsewhere {
+                // A subscriber of this moment may get it both as retained and live, never neither.
+            } else if draft.payload.is_empty() {
                 retained.clear(draft.topic); // [MQTT-3.3.1-6]
             } else if !retained.set(message.clone()) {
                 self.stats.dropped_retained.add(1);
@@ -275,8 +316,8 @@ impl Shard {
         lists
     }
 
-    /// One delivery for all subscriptions of one session that match: the highest QoS, all
-    /// identifiers [MQTT-3.3.4-3], [MQTT-3.3.4-5].
+    /// One delivery for all subscriptions of one session that match: the highest QoS
+    /// [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-3], [MQTT-3.3.4-4].
     fn deliver_merged(
         &mut self,
         same: &[Target],
@@ -371,8 +412,7 @@ impl Shard {
         let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
         let share = target.share.clone();
         let delivery = Delivery { qos, retain, subscription_ids: ids.into(), share };
-        self.enqueue(to.session, Queued { message, delivery });
-        self.pump_window(to.session, now_ms);
+        self.deliver_queued(to.session, Queued { message, delivery }, now_ms);
     }
 
     /// Closes connections whose queue overflowed, then posts mail.

@@ -1,16 +1,20 @@
 //! From a delivery to bytes in an outbox: at once for QoS 0, by queue and window for QoS 1 and 2.
 
-use mqtt::session::{Draft, Lifetime, Queued, Rejected, SHARE_PAYLOAD_BYTES, Step};
+use std::collections::VecDeque;
+
+use mqtt::session::{
+    Draft, Lifetime, Outgoing, QueueBounds, Queued, Rejected, SHARE_PAYLOAD_BYTES, Step,
+};
 use mqtt::wire::{
-    AckKind, MAX_PACKET_BYTES, PublishHead, QoS, ReasonCode, Version, encode_ack,
+    AckKind, MAX_PACKET_BYTES, PacketId, PublishHead, QoS, ReasonCode, Version, encode_ack,
     encode_publish_head, publish_size_bytes,
 };
 
 use super::conn::{Conn, Phase};
 use super::held::Held;
 use super::outbox::BlockPool;
-use super::{SessionKey, Shard, mark_dirty};
-use crate::config::QueueFull;
+use super::{ConnKey, SessionKey, Shard, mark_dirty};
+use crate::config::{Limits, QueueFull};
 use crate::stats::ShardStats;
 
 /// QoS 0 frames of the publish under way, by version and retain flag: encoded once, copied to
@@ -22,19 +26,25 @@ pub(super) struct Frames {
 }
 
 impl Shard {
-    /// Puts a message at the end of a session's queue, as its bounds allow.
-    pub(super) fn enqueue(&mut self, key: SessionKey, queued: Queued) {
-        let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
+    /// Sends a QoS 1 or 2 message to a session's client, or puts it at the end of its queue, as its
+    /// bounds allow.
+    pub(super) fn deliver_queued(&mut self, key: SessionKey, queued: Queued, now_ms: u64) {
+        let Self { sessions, conns, blocks, dirty, stats, limits, bounds, evictions, .. } = self;
+        let Some(entry) = sessions.get_mut(key.0 as usize) else { return };
         let outgoing = entry.session.outgoing_mut();
-        let before = Held::of(outgoing, &self.limits);
-        let result = outgoing.enqueue(queued, &self.bounds);
-        before.became(Held::of(outgoing, &self.limits), &self.stats);
+        let before = Held::of(outgoing, limits);
+        let conn_key = entry.conn;
+        let conn = conn_key.and_then(|key| Some((key, conns.get_mut(key.0 as usize)?)));
+        let mut way = Way { blocks, dirty, stats, limits, bounds, now_ms };
+        let result = match conn {
+            Some((conn_key, conn)) => way.send(conn_key, conn, outgoing, queued),
+            None => outgoing.enqueue(queued, bounds),
+        };
+        before.became(Held::of(outgoing, limits), stats);
         if let Err(Rejected { dropped }) = result {
-            self.stats.dropped_queue.add(dropped as u64);
-            if self.limits.queue_full == QueueFull::Disconnect
-                && let Some(conn) = entry.conn
-            {
-                self.evictions.push(conn);
+            stats.dropped_queue.add(dropped as u64);
+            if limits.queue_full == QueueFull::Disconnect {
+                evictions.extend(conn_key);
             }
         }
     }
@@ -43,6 +53,12 @@ impl Shard {
     /// retained messages that it is owed last.
     pub(super) fn pump(&mut self, key: SessionKey, now_ms: u64) {
         self.pump_window(key, now_ms);
+        self.pump_scans(key, now_ms);
+    }
+
+    /// The retained messages' part of [`Shard::pump`].
+    #[inline]
+    pub(super) fn pump_scans(&mut self, key: SessionKey, now_ms: u64) {
         if self.sessions.get(key.0 as usize).is_some_and(|entry| !entry.scans.is_empty()) {
             self.continue_scans(key, now_ms);
         }
@@ -50,50 +66,114 @@ impl Shard {
 
     /// The queue's part of [`Shard::pump`].
     pub(super) fn pump_window(&mut self, key: SessionKey, now_ms: u64) {
+        self.change_outgoing(key, now_ms, |_| ());
+    }
+
+    /// Changes what a session holds for its client, then sends what that lets through. `None` when
+    /// it holds nothing.
+    #[inline]
+    pub(super) fn change_outgoing<T>(
+        &mut self,
+        key: SessionKey,
+        now_ms: u64,
+        change: impl FnOnce(&mut Outgoing) -> T,
+    ) -> Option<T> {
         let Self { sessions, conns, blocks, dirty, stats, limits, bounds, .. } = self;
-        let Some(entry) = sessions.get_mut(key.0 as usize) else { return };
-        let Some(conn_key) = entry.conn else { return };
-        let Some(conn) = conns.get_mut(conn_key.0 as usize) else { return };
-        if let Some(outgoing) = entry.session.outgoing.as_mut() {
-            let before = Held::of(outgoing, limits);
-            let mut expired = 0;
-            while conn.outbox.len_bytes() < limits.max_outbox_bytes {
-                let Some(step) = outgoing.next_step(conn.window, bounds, now_ms, &mut expired)
-                else {
-                    break;
-                };
-                mark_dirty(dirty, conn_key, conn);
-                match step {
-                    Step::Release(id) => {
-                        let block = conn.outbox.block(blocks);
-                        encode_ack(block, conn.version, AckKind::PubRel, id, ReasonCode::Success);
-                        stats.other_packets_sent.add(1);
-                    }
-                    Step::Publish { id, dup, queued } => {
-                        let draft = queued.message.draft();
-                        let head = PublishHead {
-                            dup,
-                            qos: queued.delivery.qos,
-                            packet_id: Some(id),
-                            ..head(&draft, queued.delivery.retain, now_ms)
-                        };
-                        let head = PublishHead {
-                            subscription_ids: &queued.delivery.subscription_ids,
-                            ..head
-                        };
-                        if put_publish(conn, head, &draft, blocks) {
-                            stats.messages_sent.add(1);
-                        } else {
-                            stats.dropped_too_large.add(1);
-                            outgoing.abandon(id);
-                        }
-                    }
-                }
-            }
-            stats.dropped_expired.add(expired);
-            before.became(Held::of(outgoing, limits), stats);
-            conn.note_slow(limits.max_outbox_bytes, stats);
+        let entry = sessions.get_mut(key.0 as usize)?;
+        let outgoing = entry.session.outgoing.as_mut()?;
+        let before = Held::of(outgoing, limits);
+        let changed = change(outgoing);
+        if outgoing.owes()
+            && let Some(conn_key) = entry.conn
+            && let Some(conn) = conns.get_mut(conn_key.0 as usize)
+        {
+            Way { blocks, dirty, stats, limits, bounds, now_ms }.drain(conn_key, conn, outgoing);
         }
+        before.became(Held::of(outgoing, limits), stats);
+        Some(changed)
+    }
+}
+
+/// What sending to a session's client takes from its shard.
+struct Way<'a> {
+    blocks: &'a mut BlockPool,
+    dirty: &'a mut VecDeque<ConnKey>,
+    stats: &'a ShardStats,
+    limits: &'a Limits,
+    bounds: &'a QueueBounds,
+    now_ms: u64,
+}
+
+impl Way<'_> {
+    /// Sends a message at once, or queues it and sends what the window and the socket let through.
+    #[inline]
+    fn send(
+        &mut self,
+        key: ConnKey,
+        conn: &mut Conn,
+        outgoing: &mut Outgoing,
+        queued: Queued,
+    ) -> Result<(), Rejected> {
+        let room = conn.outbox.len_bytes() < self.limits.max_outbox_bytes;
+        let window = if room { conn.window } else { 0 };
+        let sent = outgoing.send_at_once(queued, window, self.bounds, self.now_ms);
+        let queued = match sent {
+            Ok(step) => {
+                if let Some(id) = step.and_then(|step| self.write(key, conn, step)) {
+                    outgoing.abandon(id);
+                }
+                conn.note_slow(self.limits.max_outbox_bytes, self.stats);
+                return Ok(());
+            }
+            Err(queued) => queued,
+        };
+        let result = outgoing.enqueue(queued, self.bounds);
+        self.drain(key, conn, outgoing);
+        result
+    }
+
+    /// Sends what is owed, the window and the socket permitting.
+    fn drain(&mut self, key: ConnKey, conn: &mut Conn, outgoing: &mut Outgoing) {
+        let mut expired = 0;
+        while conn.outbox.len_bytes() < self.limits.max_outbox_bytes {
+            let step = outgoing.next_step(conn.window, self.bounds, self.now_ms, &mut expired);
+            let Some(step) = step else { break };
+            if let Some(id) = self.write(key, conn, step) {
+                outgoing.abandon(id);
+            }
+        }
+        self.stats.dropped_expired.add(expired);
+        conn.note_slow(self.limits.max_outbox_bytes, self.stats);
+    }
+
+    /// Encodes a packet into the outbox; the identifier of a message that is too large for the
+    /// client.
+    #[inline]
+    fn write(&mut self, key: ConnKey, conn: &mut Conn, step: Step<'_>) -> Option<PacketId> {
+        mark_dirty(self.dirty, key, conn);
+        match step {
+            Step::Release(id) => {
+                let block = conn.outbox.block(self.blocks);
+                encode_ack(block, conn.version, AckKind::PubRel, id, ReasonCode::Success);
+                self.stats.other_packets_sent.add(1);
+            }
+            Step::Publish { id, dup, queued } => {
+                let draft = queued.message.draft();
+                let head = PublishHead {
+                    dup,
+                    qos: queued.delivery.qos,
+                    packet_id: Some(id),
+                    subscription_ids: &queued.delivery.subscription_ids,
+                    ..head(&draft, queued.delivery.retain, self.now_ms)
+                };
+                if !put_publish(conn, head, &draft, self.blocks) {
+                    self.stats.dropped_too_large.add(1);
+                    return Some(id);
+                }
+                self.stats.messages_sent.add(1);
+            }
+        }
+        None
     }
 }
 

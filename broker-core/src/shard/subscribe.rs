@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use meta::record::StoredSubscription;
 use mqtt::protocol::Violation;
 use mqtt::routing::{ScanCursor, ShareGroup};
 use mqtt::session::{Delivery, Message, Queued, Subscription};
@@ -47,11 +48,19 @@ impl Shard {
         let session = conn.session;
         let id = subscribe.properties.subscription_ids().next().unwrap_or(0);
         let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
+        let mut granted = Vec::new();
         for (raw, options) in subscribe.filters.iter() {
-            codes.push(self.subscribe(session, raw, options, id)? as u8);
+            let code = self.subscribe(session, raw, options, id)?;
+            codes.push(code as u8);
+            if self.is_durable() && !code.is_error() {
+                granted.push(StoredSubscription { filter: raw.into(), options: options.to_u8(), id });
+            }
         }
         // In effect on this shard and, through the routes, for publishers of all shards: from here
         // on SUBACK may be seen.
+        if self.owe_suback(session, subscribe.packet_id, &codes, granted) {
+            return Ok(());
+        }
         let suback =
             SubAck { packet_id: subscribe.packet_id, properties: Properties::EMPTY, codes: &codes };
         self.answer(key, &Packet::SubAck(suback), now_ms);
@@ -68,15 +77,12 @@ impl Shard {
         let Some(conn) = self.conn(key) else { return };
         let session = conn.session;
         let mut codes: SmallVec<[u8; 8]> = SmallVec::new();
+        let mut removed = Vec::new();
         for (raw, _) in unsubscribe.filters.iter() {
-            let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
-            let reason = if entry.session.unsubscribe(raw).is_some() {
-                entry.scans.remove(raw);
-                entry.subscription_bytes -= cost_bytes(raw);
-                entry.shared -= u32::from(raw.starts_with("$share/"));
-                let owed = self.take_queued_of(session, raw);
-                self.forget_subscription(session, raw);
-                self.hand_on(owed, now_ms);
+            let reason = if self.drop_subscription(session, raw, now_ms) {
+                if self.is_durable() {
+                    removed.push(raw.to_owned());
+                }
                 ReasonCode::Success
             } else if parse_filter_within(raw, &self.topic_limits).is_err() {
                 ReasonCode::TopicFilterInvalid
@@ -84,6 +90,9 @@ impl Shard {
                 ReasonCode::NoSubscriptionExisted
             };
             codes.push(reason as u8);
+        }
+        if self.owe_unsuback(session, unsubscribe.packet_id, &codes, removed) {
+            return;
         }
         let unsuback = SubAck {
             packet_id: unsubscribe.packet_id,
@@ -93,8 +102,28 @@ impl Shard {
         self.answer(key, &Packet::UnsubAck(unsuback), now_ms);
     }
 
+    /// Removes one subscription of a session; false when there is none.
+    pub(super) fn drop_subscription(
+        &mut self,
+        session: SessionKey,
+        raw: &str,
+        now_ms: u64,
+    ) -> bool {
+        let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return false };
+        if entry.session.unsubscribe(raw).is_none() {
+            return false;
+        }
+        entry.scans.remove(raw);
+        entry.subscription_bytes -= cost_bytes(raw);
+        entry.shared -= u32::from(raw.starts_with("$share/"));
+        let owed = self.take_queued_of(session, raw);
+        self.forget_subscription(session, raw);
+        self.hand_on(owed, now_ms);
+        true
+    }
+
     /// One filter of a SUBSCRIBE: its SUBACK code, or the violation that ends the connection.
-    fn subscribe(
+    pub(super) fn subscribe(
         &mut self,
         session: SessionKey,
         raw: &str,
@@ -143,7 +172,7 @@ impl Shard {
                 Some(_) => self.count_connected(raw, true),
             }
         }
-        let wants_retained = share.is_none() // [MQTT-3.8.4-4] (4.8.2)
+        let wants_retained = share.is_none() // (4.8.2)
             && match options.retain_handling {
                 RetainHandling::Always => true, // [MQTT-3.3.1-9]
                 RetainHandling::IfNew => replaced.is_none(), // [MQTT-3.3.1-10]
@@ -253,10 +282,9 @@ impl Shard {
         let ids: SmallVec<[u32; 2]> = (to.id > 0).then_some(to.id).into_iter().collect();
         let qos = message.qos().min(to.qos());
         if qos > QoS::AtMostOnce {
-            // Sent because of a subscription: the retain flag is set [MQTT-3.3.1-8].
+            // Sent because of a subscription: the retain flag is set (3.3.1.3).
             let delivery = Delivery { qos, retain: true, subscription_ids: ids, share: None };
-            self.enqueue(key, Queued { message, delivery });
-            self.pump_window(key, now_ms);
+            self.deliver_queued(key, Queued { message, delivery }, now_ms);
             return;
         }
         let Some(conn) = self.conns.get_mut(conn_key.0 as usize) else { return };

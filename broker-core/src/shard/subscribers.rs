@@ -1,20 +1,56 @@
 //! Who on this shard subscribed to one filter.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use mqtt::wire::{QoS, RetainHandling, SubscribeOptions};
 
 use super::SessionKey;
 use super::share::Group;
 
-/// What the shard's filter tree holds per filter.
+/// What the shard's filter tree holds per filter: few bytes, because there is one per filter.
 #[derive(Debug, Default)]
 pub struct FilterEntry {
     /// Plain subscriptions, one per session.
     pub plain: List,
     /// Share groups with at least one member here, sorted by name.
-    pub groups: Vec<Group>,
+    pub groups: Groups,
+}
+
+/// A list of share groups that is one pointer: most filters have none.
+#[derive(Debug, Default)]
+pub struct Groups(
+    #[allow(clippy::box_collection, reason = "8 bytes, not 24, for each filter that has none")]
+    Option<Box<Vec<Group>>>,
+);
+
+impl Deref for Groups {
+    type Target = [Group];
+
+    #[inline]
+    fn deref(&self) -> &[Group] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+}
+
+impl DerefMut for Groups {
+    fn deref_mut(&mut self) -> &mut [Group] {
+        self.0.as_deref_mut().map_or(&mut [], Vec::as_mut_slice)
+    }
+}
+
+impl Groups {
+    fn insert(&mut self, at: usize, group: Group) {
+        self.0.get_or_insert_default().insert(at, group);
+    }
+
+    fn remove(&mut self, at: usize) {
+        let Some(groups) = &mut self.0 else { return };
+        groups.remove(at);
+        if groups.is_empty() {
+            self.0 = None;
+        }
+    }
 }
 
 /// One session's subscription, packed.
@@ -80,12 +116,16 @@ const INDEX_FROM: usize = 32;
 
 /// Subscribers of distinct sessions, in an order that depends on the calls alone. Reads as a
 /// slice. One subscriber, which is what most filters have, takes no memory of its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum List {
     /// Exactly one.
     One(Subscriber),
-    /// None, or up to [`INDEX_FROM`]: searched one by one.
-    Few(Vec<Subscriber>),
+    /// None.
+    #[default]
+    None,
+    /// Up to [`INDEX_FROM`]: searched one by one.
+    #[allow(clippy::box_collection, reason = "8 bytes, not 24, for each filter that has one")]
+    Few(Box<Vec<Subscriber>>),
     /// More, or were more not long ago.
     Many(Box<Indexed>),
 }
@@ -98,12 +138,6 @@ pub struct Indexed {
     places: BTreeMap<SessionKey, u32>,
 }
 
-impl Default for List {
-    fn default() -> Self {
-        Self::Few(Vec::new())
-    }
-}
-
 impl Deref for List {
     type Target = [Subscriber];
 
@@ -111,6 +145,7 @@ impl Deref for List {
     fn deref(&self) -> &[Subscriber] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
+            Self::None => &[],
             Self::Few(list) => list,
             Self::Many(many) => &many.list,
         }
@@ -125,11 +160,12 @@ impl List {
             return false;
         }
         match self {
-            Self::One(first) => *self = Self::Few(vec![*first, subscriber]),
-            Self::Few(list) if list.is_empty() => *self = Self::One(subscriber),
+            Self::None => *self = Self::One(subscriber),
+            Self::One(first) => *self = Self::Few(Box::new(vec![*first, subscriber])),
             Self::Few(list) if list.len() < INDEX_FROM => list.push(subscriber),
             Self::Few(list) => {
-                let mut many = Indexed { list: std::mem::take(list), places: BTreeMap::new() };
+                let mut many =
+                    Indexed { list: std::mem::take(&mut **list), places: BTreeMap::new() };
                 many.list.push(subscriber);
                 many.places = (0..).zip(&many.list).map(|(at, s)| (s.session, at)).collect();
                 *self = Self::Many(Box::new(many));
@@ -146,7 +182,7 @@ impl List {
     pub fn remove(&mut self, session: SessionKey) -> bool {
         match self {
             Self::One(one) if one.session == session => *self = Self::default(),
-            Self::One(_) => return false,
+            Self::One(_) | Self::None => return false,
             Self::Few(list) => {
                 let at = list.iter().position(|known| known.session == session);
                 let Some(at) = at else { return false };
@@ -164,7 +200,7 @@ impl List {
                 // Halfway down, so that one who comes and goes does not rebuild the index.
                 if many.list.len() <= INDEX_FROM / 2 {
                     many.list.shrink_to_fit();
-                    *self = Self::Few(std::mem::take(&mut many.list));
+                    *self = Self::Few(Box::new(std::mem::take(&mut many.list)));
                 }
             }
         }
@@ -173,6 +209,7 @@ impl List {
 
     fn find(&mut self, session: SessionKey) -> Option<&mut Subscriber> {
         match self {
+            Self::None => None,
             Self::One(one) => (one.session == session).then_some(one),
             Self::Few(list) => list.iter_mut().find(|known| known.session == session),
             Self::Many(many) => many.list.get_mut(*many.places.get(&session)? as usize),
@@ -253,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_list_is_a_list_at_every_size() {
-        assert_eq!(size_of::<List>(), size_of::<Vec<Subscriber>>());
+        assert_eq!((size_of::<List>(), size_of::<FilterEntry>()), (16, 24));
         let (mut list, mut model) = (List::default(), Vec::<Subscriber>::new());
         let check = |list: &List, model: &[Subscriber]| {
             assert_eq!(**list, *model);
@@ -278,7 +315,7 @@ mod tests {
             model.swap_remove(at);
             check(&list, &model);
         }
-        assert!(list.is_empty() && matches!(list, List::Few(_)));
+        assert!(list.is_empty() && matches!(list, List::None));
     }
 
     #[test]

@@ -32,6 +32,10 @@ impl<T> Wheel<T> {
     /// Moves everything due at `now_ms` into `due`, in slot order.
     pub fn expire(&mut self, now_ms: u64, due: &mut Vec<T>) {
         let last = now_ms / TICK_MS;
+        if self.len == 0 {
+            self.tick = self.tick.max(last + 1);
+            return;
+        }
         // After a long sleep one turn visits every slot; more turns would find nothing new.
         let first = self.tick.max(last.saturating_sub(SLOTS as u64 - 1));
         for tick in first..=last {

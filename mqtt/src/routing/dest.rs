@@ -19,6 +19,14 @@ impl ShardSet {
     /// No shard.
     pub const EMPTY: Self = Self(0);
 
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// A set of one shard.
     pub fn only(shard: u8) -> Self {
         Self(1u64.checked_shl(u32::from(shard)).unwrap_or(0))
@@ -220,6 +228,12 @@ impl Destinations {
         true
     }
 
+    /// The same groups with other shards.
+    pub(super) fn with_shards(mut self, shards: ShardSet) -> Self {
+        self.shards = shards;
+        self
+    }
+
     pub(super) fn shards_mut(&mut self) -> &mut ShardSet {
         &mut self.shards
     }
@@ -264,6 +278,10 @@ impl Matched {
 
     pub(super) fn add(&mut self, found: &Destinations) {
         self.shards = self.shards.union(found.shards);
+        self.add_groups(found);
+    }
+
+    pub(super) fn add_groups(&mut self, found: &Destinations) {
         self.groups.extend(found.groups().iter().cloned());
     }
 }

@@ -12,6 +12,7 @@
 //! levels of a topic: a topic may have 65,536 of them, a stack may not. Hashes are seeded by the
 //! caller, and no result depends on the order of a hash map, so a run can be repeated.
 
+mod chunks;
 mod dest;
 mod hamt;
 mod hash;
@@ -19,6 +20,8 @@ mod retained;
 mod routes;
 mod shapes;
 mod shared;
+mod table;
+mod text;
 mod tree;
 mod trie;
 

@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use papaya::{Equivalent, HashMap};
+use smallvec::SmallVec;
 
 use super::dest::{Destinations, Matched, ShareGroup};
 use super::hash::{Level, SeededHash, hashed_levels};
 use super::routes::Routes;
-use super::shapes::{MAX_SHAPES, Shape, Shapes, hashes_for};
+use super::shapes::{MAX_SHAPES, Shape, Shapes};
+use super::table::{Apart, Found, Key, Spare, Table};
+use super::text::Text;
 use super::tree::Place;
 
 /// A map from topic filter to [`Destinations`] that all threads share.
@@ -28,7 +31,9 @@ use super::tree::Place;
 pub struct SharedRoutes {
     hasher: SeededHash,
     /// Filters without wildcards, and filters of the shapes below.
-    flat: HashMap<Filter, Destinations, Kept>,
+    table: Table,
+    /// The share groups of those that have any.
+    groups: HashMap<Filter, Destinations, Kept>,
     /// The places of the writers' [`Shapes`], for readers. A shape does not move while any
     /// filter has it, so a reader that looks at one place after the other misses none.
     shapes: [AtomicU64; MAX_SHAPES],
@@ -36,7 +41,16 @@ pub struct SharedRoutes {
     places: AtomicUsize,
     /// Filters of other shapes.
     rest: ArcSwap<Routes>,
-    writer: Mutex<Shapes>,
+    /// How many those are: mostly none, and then nobody looks.
+    rest_filters: AtomicUsize,
+    writer: Apart<Mutex<Writer>>,
+}
+
+/// What a writer needs besides.
+#[derive(Debug)]
+struct Writer {
+    shapes: Shapes,
+    spare: Spare,
 }
 
 /// What a shard says about one filter.
@@ -50,19 +64,22 @@ enum Change<'a> {
 impl SharedRoutes {
     /// No routes yet; `seed` seeds their hashes.
     pub fn new(seed: u64) -> Self {
+        let (table, spare) = Table::new();
         Self {
             hasher: SeededHash::new(seed),
-            flat: HashMap::with_hasher(Kept),
+            table,
+            groups: HashMap::with_hasher(Kept),
             shapes: [const { AtomicU64::new(0) }; MAX_SHAPES],
             places: AtomicUsize::new(0),
             rest: ArcSwap::from_pointee(Routes::new(seed)),
-            writer: Mutex::default(),
+            rest_filters: AtomicUsize::new(0),
+            writer: Apart(Mutex::new(Writer { shapes: Shapes::default(), spare })),
         }
     }
 
     /// Number of filters that lead anywhere.
     pub fn len(&self) -> usize {
-        self.flat.len() + self.rest.load().len()
+        self.table.len() + self.rest_filters.load(Ordering::Acquire)
     }
 
     /// Whether there is no filter.
@@ -73,32 +90,47 @@ impl SharedRoutes {
     /// Fills `into`, whatever it held before, with all that the topic name `topic` leads to.
     pub fn matches(&self, topic: &str, into: &mut Matched) {
         into.clear();
-        let flat = self.flat.pin();
-        if let Some(found) = flat.get(&Exactly { hash: self.hasher.of(topic), filter: topic }) {
-            into.add(found);
-        }
-        let places = self.places.load(Ordering::Acquire);
-        if places > 0 {
-            let levels = hashed_levels(topic, &self.hasher);
-            // All hashes first: then the lookups overlap, nothing between them but their misses.
-            let places = self.shapes[..places.min(MAX_SHAPES)].iter();
-            let shapes = places.map(|place| Shape::from_bits(place.load(Ordering::Acquire)));
-            for (shape, hash) in hashes_for(shapes, topic, &levels) {
-                if let Some(found) = flat.get(&Under { hash, shape, topic, levels: &levels }) {
-                    into.add(found);
-                }
+        let places = self.places.load(Ordering::Acquire).min(MAX_SHAPES);
+        let mut keys = SmallVec::<[Key; 16]>::new();
+        let mut shapes = SmallVec::<[Shape; 16]>::new();
+        keys.push(Key::exact(self.hasher.of(topic)));
+        shapes.push(Shape::NONE);
+        let levels = match places {
+            0 => SmallVec::new(),
+            _ => hashed_levels(topic, &self.hasher),
+        };
+        for place in &self.shapes[..places] {
+            let shape = Shape::from_bits(place.load(Ordering::Acquire));
+            if shape.fits(topic, &levels) {
+                keys.push(Key::shaped(shape.hash_for(&levels)));
+                shapes.push(shape);
             }
         }
-        let rest = self.rest.load();
-        if !rest.is_empty() {
-            rest.add_matches(topic, into);
+        let is = |at: usize, text: &[u8]| match at {
+            0 => text == topic.as_bytes(),
+            _ => shapes[at].is(text, topic, &levels),
+        };
+        self.table.find_all(&keys, is, |at, found| {
+            into.shards = into.shards.union(found.shards);
+            if found.has_groups {
+                let groups = self.groups.pin();
+                let (hash, shape) = (keys[at].hash(), shapes[at]);
+                let found = match at {
+                    0 => groups.get(&Exactly { hash, filter: topic }),
+                    _ => groups.get(&Under { hash, shape, topic, levels: &levels }),
+                };
+                found.into_iter().for_each(|found| into.add_groups(found));
+            }
+        });
+        if self.rest_filters.load(Ordering::Acquire) > 0 {
+            self.rest.load().add_matches(topic, into);
         }
     }
 
     /// The share group `name` of exactly this filter.
     pub fn group(&self, filter: &str, name: &str) -> Option<Arc<ShareGroup>> {
         if let Some(hash) = Place::of(filter, &self.hasher).hash()
-            && let Some(found) = self.flat.pin().get(&Exactly { hash, filter })
+            && let Some(found) = self.groups.pin().get(&Exactly { hash, filter })
         {
             return found.group(name).cloned();
         }
@@ -124,45 +156,84 @@ impl SharedRoutes {
 
     fn change(&self, filter: &str, change: Change<'_>) -> bool {
         let place = Place::of(filter, &self.hasher);
-        let mut shapes = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hash) = place.hash() {
-            let flat = self.flat.pin();
-            let key = Exactly { hash, filter };
-            let found = flat.get(&key);
-            let mut new = found.cloned().unwrap_or_default();
-            let is_flat = found.is_some()
-                || match place {
-                    Place::Shaped(..) => self.rest.load().get(filter).is_none(),
-                    _ => true,
-                };
-            if is_flat && !change.apply(filter, &mut new) {
-                return false;
-            }
-            if is_flat && new.is_empty() {
-                flat.remove(&key);
-                if let Place::Shaped(shape, _) = place {
-                    self.release(&mut shapes, shape);
-                }
-                return true;
-            }
-            let has_place = is_flat
-                && match place {
-                    Place::Shaped(shape, _) if found.is_none() => self.admit(&mut shapes, shape),
-                    _ => true,
-                };
-            if has_place {
-                flat.insert(Filter { hash, text: Text::new(filter) }, new);
-                return true;
-            }
+        let mut writer = self.writer.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(done) = self.change_table(&mut writer, filter, place, change) {
+            return done;
         }
         let mut rest = Routes::clone(&self.rest.load());
         if !change.apply_to_routes(filter, &mut rest) {
             return false;
         }
+        let filters = rest.len();
         let before = self.rest.swap(Arc::new(rest));
-        drop(shapes);
+        self.rest_filters.store(filters, Ordering::Release);
+        drop(writer);
         drop(before); // can be much to free: not while other writers wait
         true
+    }
+
+    /// The change, if the filter is in the table or finds a place there; whether it is new.
+    fn change_table(
+        &self,
+        writer: &mut Writer,
+        filter: &str,
+        place: Place,
+        change: Change<'_>,
+    ) -> Option<bool> {
+        let key = match place {
+            Place::Exact(hash) => Key::exact(hash),
+            Place::Shaped(_, hash) => Key::shaped(hash),
+            Place::Deep => return None,
+        };
+        let spot = self.table.find(key, |text| text == filter.as_bytes());
+        let is_elsewhere = spot.is_none()
+            && self.rest_filters.load(Ordering::Relaxed) > 0
+            && self.rest.load().get(filter).is_some();
+        if is_elsewhere {
+            return None;
+        }
+        let before = spot.map(|spot| spot.found);
+        let had_groups = before.is_some_and(|found| found.has_groups);
+        let groups = self.groups.pin();
+        let group_key = Exactly { hash: key.hash(), filter };
+        let known = if had_groups { groups.get(&group_key).cloned() } else { None };
+        let shards = before.map(|found| found.shards).unwrap_or_default();
+        let mut new = known.unwrap_or_default().with_shards(shards);
+        if !change.apply(filter, &mut new) {
+            return Some(false);
+        }
+        let after = Found { shards: new.shards(), has_groups: !new.groups().is_empty() };
+        let is_gone = new.is_empty();
+        if spot.is_none()
+            && let Place::Shaped(shape, _) = place
+            && !self.admit(&mut writer.shapes, shape)
+        {
+            return None;
+        }
+        // Groups are there before a record says so, and go after none says so any more.
+        if after.has_groups && matches!(change, Change::Group { .. }) {
+            groups.insert(Filter { hash: key.hash(), text: Text::new(filter) }, new);
+        }
+        let has_room = match spot {
+            Some(spot) if is_gone => {
+                self.table.remove(&mut writer.spare, key, spot);
+                true
+            }
+            Some(spot) => {
+                self.table.set(spot, after);
+                true
+            }
+            None => self.table.insert(&mut writer.spare, key, filter, after),
+        };
+        if !after.has_groups && had_groups || !has_room {
+            groups.remove(&group_key);
+        }
+        if (is_gone || !has_room)
+            && let Place::Shaped(shape, _) = place
+        {
+            self.release(&mut writer.shapes, shape);
+        }
+        has_room.then_some(true)
     }
 
     fn admit(&self, shapes: &mut Shapes, shape: Shape) -> bool {
@@ -183,7 +254,10 @@ impl SharedRoutes {
     #[cfg(test)]
     pub(super) fn is_pruned(&self) -> bool {
         let no_shape = self.shapes.iter().all(|shape| shape.load(Ordering::Relaxed) == 0);
-        no_shape && self.places.load(Ordering::Relaxed) == 0 && self.rest.load().is_pruned()
+        no_shape
+            && self.places.load(Ordering::Relaxed) == 0
+            && self.groups.is_empty()
+            && self.rest.load().is_pruned()
     }
 }
 
@@ -205,40 +279,11 @@ impl Change<'_> {
     }
 }
 
-/// A key of the table: a filter and its hash, which a growing table asks for again.
+/// A key of the map of groups: a filter and its hash, which a growing map asks for again.
 #[derive(Debug, PartialEq, Eq)]
 struct Filter {
     hash: u64,
     text: Text,
-}
-
-/// The text of a filter. That of a usual filter lies in the table's entry itself: one wait for
-/// memory less for each filter that matches, and no more bytes than a block of its own.
-#[derive(Debug, PartialEq, Eq)]
-enum Text {
-    Short { len: u8, bytes: [u8; SHORT_BYTES] },
-    Long(Box<[u8]>),
-}
-
-const SHORT_BYTES: usize = 46;
-
-impl Text {
-    fn new(filter: &str) -> Self {
-        if filter.len() > SHORT_BYTES {
-            return Self::Long(filter.as_bytes().into());
-        }
-        let mut bytes = [0; SHORT_BYTES];
-        bytes[..filter.len()].copy_from_slice(filter.as_bytes());
-        Self::Short { len: filter.len() as u8, bytes }
-    }
-
-    #[inline]
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Short { len, bytes } => &bytes[..usize::from(*len)],
-            Self::Long(long) => long,
-        }
-    }
 }
 
 /// Asks for exactly this filter.
@@ -321,19 +366,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_not_larger_than_it_has_to_be() {
-        assert_eq!((size_of::<Text>(), size_of::<(Filter, Destinations)>()), (48, 72));
-    }
-
-    #[test]
     fn filters_of_any_length_are_told_apart() {
         let routes = SharedRoutes::new(0);
         let mut matched = Matched::default();
-        let topics: Vec<_> = (44..50).map(|len| "x".repeat(len)).collect();
-        for (topic, shard) in topics.iter().zip(0..) {
+        let topics: Vec<_> = (30..200).map(|len| "x".repeat(len)).collect();
+        for (topic, shard) in topics.iter().zip((0..60).cycle()) {
             assert!(routes.add(topic, shard) && !routes.add(topic, shard));
         }
-        for (topic, shard) in topics.iter().zip(0..) {
+        for (topic, shard) in topics.iter().zip((0..60).cycle()) {
             routes.matches(topic, &mut matched);
             assert_eq!(matched.shards.iter().collect::<Vec<_>>(), [shard]);
             assert!(routes.remove(topic, shard));

@@ -1,19 +1,21 @@
 //! One shard's filters: a map from filter to `T` that can be asked for a topic.
 //!
-//! Filters are in one hash table: those without wildcards, by far the most, under the whole
-//! string, so that a topic finds its own with one lookup; the others under their shape, with one
-//! lookup per shape in use (see `shapes`). Only filters of shapes that found no place are in a
+//! One hash table leads to the filters: to those without wildcards, by far the most, under the
+//! whole string, so that a topic finds its own with one lookup; to the others under their shape,
+//! with one lookup per shape in use (see `shapes`). The filters themselves do not move when the
+//! table grows, and it grows without a look at them. Only filters of shapes that found no place are in a
 //! tree of levels, whose nodes lie in one arena and whose edges are in one hash table, so that a
 //! deep branch costs neither stack nor a small map per node.
 
 use std::borrow::Cow;
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use super::hash::{Level, SeededHash, hashed_levels};
+use super::chunks::Slab;
+use super::hash::{Level, SeededHash, fold, hashed_levels};
 use super::shapes::{Shape, Shapes, hashes_for};
+use super::text::Text;
 use crate::topic::{has_wildcards, levels};
 
 /// A map from topic filter to `T`, owned by one shard.
@@ -24,7 +26,7 @@ use crate::topic::{has_wildcards, levels};
 #[derive(Debug)]
 pub struct FilterTree<T> {
     hasher: SeededHash,
-    flat: HashTable<Flat<T>>,
+    flat: Flats<T>,
     /// Of the filters with wildcards in `flat`.
     shapes: Shapes,
     /// Filters with wildcards that are not in `flat`.
@@ -35,12 +37,12 @@ impl<T> FilterTree<T> {
     /// An empty map; `seed` seeds its hashes.
     pub fn new(seed: u64) -> Self {
         let hasher = SeededHash::new(seed);
-        Self { hasher, flat: HashTable::new(), shapes: Shapes::default(), wild: Arena::new() }
+        Self { hasher, flat: Flats::default(), shapes: Shapes::default(), wild: Arena::new() }
     }
 
     /// Number of filters.
     pub fn len(&self) -> usize {
-        self.flat.len() + self.wild.filters
+        self.flat.index.len() + self.wild.filters
     }
 
     /// Whether there is no filter.
@@ -59,26 +61,20 @@ impl<T> FilterTree<T> {
             Place::Exact(hash) => hash,
             Place::Deep => return wild.entry(filter, hasher),
             Place::Shaped(shape, hash) => {
-                let is_flat = flat.find(hash, |e| e.is(hash, filter)).is_some();
+                let is_flat = flat.find(hash, is(filter)).is_some();
                 if !is_flat && (wild.has(filter, hasher) || shapes.admit(shape).is_none()) {
                     return wild.entry(filter, hasher);
                 }
                 hash
             }
         };
-        match flat.entry(hash, |e| e.is(hash, filter), |e| e.hash) {
-            Entry::Occupied(slot) => &mut slot.into_mut().value,
-            Entry::Vacant(slot) => {
-                let new = Flat { hash, filter: filter.into(), value: T::default() };
-                &mut slot.insert(new).into_mut().value
-            }
-        }
+        flat.entry(hash, filter)
     }
 
     /// The value of exactly this filter.
     pub fn get(&self, filter: &str) -> Option<&T> {
         if let Some(hash) = Place::of(filter, &self.hasher).hash()
-            && let Some(found) = self.flat.find(hash, |e| e.is(hash, filter))
+            && let Some(found) = self.flat.find(hash, is(filter))
         {
             return Some(&found.value);
         }
@@ -89,9 +85,9 @@ impl<T> FilterTree<T> {
     /// The value of exactly this filter, to be changed.
     pub fn get_mut(&mut self, filter: &str) -> Option<&mut T> {
         if let Some(hash) = Place::of(filter, &self.hasher).hash()
-            && let Some(found) = self.flat.find_mut(hash, |e| e.is(hash, filter))
+            && let Some(at) = self.flat.place(hash, is(filter))
         {
-            return Some(&mut found.value);
+            return self.flat.entries.get_mut(at).map(|found| &mut found.value);
         }
         let node = self.wild.find(filter, &self.hasher)?;
         self.wild.node_mut(node).here.as_mut()
@@ -101,12 +97,12 @@ impl<T> FilterTree<T> {
     pub fn remove(&mut self, filter: &str) -> Option<T> {
         let place = Place::of(filter, &self.hasher);
         if let Some(hash) = place.hash()
-            && let Ok(found) = self.flat.find_entry(hash, |e| e.is(hash, filter))
+            && let Some(removed) = self.flat.remove(hash, filter)
         {
             if let Place::Shaped(shape, _) = place {
                 self.shapes.release(shape);
             }
-            return Some(found.remove().0.value);
+            return Some(removed);
         }
         self.wild.remove(filter, &self.hasher)
     }
@@ -115,11 +111,10 @@ impl<T> FilterTree<T> {
     /// depends on the calls before alone.
     pub fn matches<'s>(&'s self, topic: &str, mut found: impl FnMut(&'s T)) {
         // An empty table is not asked: the probe would still touch memory.
-        if !self.flat.is_empty() {
-            let hash = self.hasher.of(topic);
-            if let Some(e) = self.flat.find(hash, |e| e.is(hash, topic)) {
-                found(&e.value);
-            }
+        if !self.flat.index.is_empty()
+            && let Some(flat) = self.flat.find(self.hasher.of(topic), is(topic))
+        {
+            found(&flat.value);
         }
         if self.shapes.iter().len() == 0 && self.wild.filters == 0 {
             return;
@@ -127,10 +122,8 @@ impl<T> FilterTree<T> {
         let levels = hashed_levels(topic, &self.hasher);
         // All hashes first: then the lookups overlap, nothing between them but their misses.
         for (shape, hash) in hashes_for(self.shapes.iter(), topic, &levels) {
-            let is_it =
-                |e: &Flat<T>| e.hash == hash && shape.is(e.filter.as_bytes(), topic, &levels);
-            if let Some(e) = self.flat.find(hash, is_it) {
-                found(&e.value);
+            if let Some(flat) = self.flat.find(hash, |text| shape.is(text, topic, &levels)) {
+                found(&flat.value);
             }
         }
         if self.wild.filters > 0 {
@@ -141,7 +134,8 @@ impl<T> FilterTree<T> {
     /// All filters and values, sorted by filter. Gathers and sorts first: for listings, not for
     /// hot paths.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &T)> {
-        let flat = self.flat.iter().map(|e| (Cow::Borrowed(&*e.filter), &e.value));
+        let flat = self.flat.entries.iter();
+        let flat = flat.map(|flat| (Cow::Borrowed(flat.filter.as_str()), &flat.value));
         let wild = (0..).zip(&self.wild.nodes).filter_map(|(at, node)| {
             let value = node.here.as_ref()?;
             Some((Cow::Owned(self.wild.filter_of(at)), value))
@@ -190,20 +184,84 @@ impl Place {
     }
 }
 
-/// A filter in the table.
+/// The filters that the table leads to.
+#[derive(Debug)]
+struct Flats<T> {
+    index: HashTable<Slot>,
+    entries: Slab<Flat<T>>,
+}
+
+/// An entry of the table: half of a filter's hash, and where the filter is.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    tag: u32,
+    at: u32,
+}
+
+/// A filter that the table leads to.
 #[derive(Debug)]
 struct Flat<T> {
-    /// Kept, or a table that grows would read every filter again.
-    hash: u64,
-    filter: Box<str>,
+    filter: Text,
     value: T,
 }
 
-impl<T> Flat<T> {
-    #[inline]
-    fn is(&self, hash: u64, filter: &str) -> bool {
-        self.hash == hash && *self.filter == *filter
+impl<T> Default for Flats<T> {
+    fn default() -> Self {
+        Self { index: HashTable::new(), entries: Slab::default() }
     }
+}
+
+impl<T> Flats<T> {
+    #[inline]
+    fn place(&self, hash: u64, is: impl Fn(&[u8]) -> bool) -> Option<u32> {
+        let tag = hash as u32;
+        let flat = |at| self.entries.get(at);
+        let is_it = |slot: &Slot| {
+            slot.tag == tag && flat(slot.at).is_some_and(|flat| is(flat.filter.as_bytes()))
+        };
+        self.index.find(spread(tag), is_it).map(|slot| slot.at)
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, is: impl Fn(&[u8]) -> bool) -> Option<&Flat<T>> {
+        self.entries.get(self.place(hash, is)?)
+    }
+
+    fn entry(&mut self, hash: u64, filter: &str) -> &mut T
+    where
+        T: Default,
+    {
+        let tag = hash as u32;
+        let known = self.place(hash, is(filter));
+        let (index, entries) = (&mut self.index, &mut self.entries);
+        let mut insert = |entries: &mut Slab<Flat<T>>| {
+            let new = Flat { filter: Text::new(filter), value: T::default() };
+            let at = entries.insert(new).0;
+            index.insert_unique(spread(tag), Slot { tag, at }, |slot| spread(slot.tag));
+            at
+        };
+        let at = known.unwrap_or_else(|| insert(entries));
+        &mut entries.get_mut(at).expect("the table leads to entries").value
+    }
+
+    fn remove(&mut self, hash: u64, filter: &str) -> Option<T> {
+        let at = self.place(hash, is(filter))?;
+        if let Ok(slot) = self.index.find_entry(spread(hash as u32), |slot| slot.at == at) {
+            slot.remove();
+        }
+        Some(self.entries.remove(at)?.value)
+    }
+}
+
+/// Whether a text is exactly this filter.
+fn is(filter: &str) -> impl Fn(&[u8]) -> bool {
+    move |text| text == filter.as_bytes()
+}
+
+/// A hash for the table again, which uses the highest and the lowest bits.
+#[inline]
+fn spread(tag: u32) -> u64 {
+    fold(u64::from(tag) ^ 0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93)
 }
 
 const ROOT: u32 = 0;

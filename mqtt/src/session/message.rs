@@ -117,8 +117,9 @@ impl Message {
     }
 
     /// What is left of its life at `now_ms`.
+    #[inline]
     pub fn lifetime(&self, now_ms: u64) -> Lifetime {
-        self.draft().lifetime(now_ms)
+        lifetime(self.expires_at_ms, now_ms)
     }
 }
 
@@ -126,11 +127,16 @@ impl Draft<'_> {
     /// What is left of its life at `now_ms`; the interval sent on is what is left [MQTT-3.3.2-6].
     #[inline]
     pub fn lifetime(&self, now_ms: u64) -> Lifetime {
-        let Some(at) = self.expires_at_ms else { return Lifetime::Unlimited };
-        match at.get().saturating_sub(now_ms) {
-            0 => Lifetime::Expired,
-            left_ms => Lifetime::Seconds(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX)),
-        }
+        lifetime(self.expires_at_ms, now_ms)
+    }
+}
+
+#[inline]
+fn lifetime(expires_at_ms: Option<NonZeroU64>, now_ms: u64) -> Lifetime {
+    let Some(at) = expires_at_ms else { return Lifetime::Unlimited };
+    match at.get().saturating_sub(now_ms) {
+        0 => Lifetime::Expired,
+        left_ms => Lifetime::Seconds(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX)),
     }
 }
 

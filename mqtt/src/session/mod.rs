@@ -9,6 +9,7 @@ mod message;
 mod outgoing;
 mod subscriptions;
 mod will;
+mod window;
 
 pub use incoming::Incoming;
 pub use message::{Draft, Lifetime, Message, SHARE_PAYLOAD_BYTES};

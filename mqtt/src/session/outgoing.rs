@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::message::{Lifetime, Message};
+use super::window::{Inflight, KEPT, Window};
 use crate::wire::{PacketId, QoS};
 
 /// How a message is to be delivered to this session.
@@ -98,22 +98,12 @@ pub enum PubRecOutcome {
 /// The sending side of a session.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    last_id: u16,
-    inflight: HashMap<PacketId, Inflight>,
-    /// Counts sends, so that a resume can restore their order.
-    sent: u64,
+    inflight: Window,
     /// Identifiers to send again on this connection, oldest first.
     resend: VecDeque<PacketId>,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     inflight_bytes: usize,
-}
-
-#[derive(Debug)]
-struct Inflight {
-    order: u64,
-    /// `None` once PUBREC came: only PUBREL is owed, whether the message expires or not.
-    publish: Option<Queued>,
 }
 
 impl Outgoing {
@@ -141,8 +131,9 @@ impl Outgoing {
     }
 
     /// The next packet to send, or `None` when nothing is owed, or the window of `window`
-    /// unacknowledged messages [MQTT-3.3.4-9] or of `bounds.max_bytes` is full. Messages that expired in the queue are
-    /// dropped and counted in `expired`; one that was sent before is sent again all the same.
+    /// unacknowledged messages [MQTT-3.3.4-9] or of `bounds.max_bytes` is full. Messages that
+    /// expired in the queue are dropped and counted in `expired`; one that was sent before is sent
+    /// again all the same.
     pub fn next_step(
         &mut self,
         window: u16,
@@ -155,12 +146,12 @@ impl Outgoing {
             return None;
         }
         if let Some(id) = self.resend.pop_front() {
-            return Some(match self.inflight.get(&id)?.publish.as_ref() {
+            return Some(match self.inflight.get(id)?.publish.as_ref() {
                 Some(queued) => Step::Publish { id, dup: true, queued },
                 None => Step::Release(id),
             });
         }
-        if self.inflight_bytes >= bounds.max_bytes && !self.inflight.is_empty() {
+        if self.inflight_bytes >= bounds.max_bytes && self.inflight.len() > 0 {
             return None;
         }
         loop {
@@ -169,13 +160,35 @@ impl Outgoing {
                 *expired += 1;
                 continue;
             }
-            let id = self.free_id();
-            self.sent += 1;
-            self.inflight_bytes += queued.size_bytes();
-            let entry = Inflight { order: self.sent, publish: Some(queued) };
-            let entry = self.inflight.entry(id).insert(entry).into_mut();
-            return entry.publish.as_ref().map(|queued| Step::Publish { id, dup: false, queued });
+            return self.begin(queued);
         }
+    }
+
+    /// Sends a message at once, past an empty queue: what [`enqueue`](Self::enqueue) and
+    /// [`next_step`](Self::next_step) would lead to. Gives it back when it has to go that way.
+    ///
+    /// # Errors
+    /// The message, when others are owed before it, the window is full, or it has expired.
+    #[inline]
+    pub fn send_at_once(
+        &mut self,
+        queued: Queued,
+        window: u16,
+        bounds: &QueueBounds,
+        now_ms: u64,
+    ) -> Result<Option<Step<'_>>, Queued> {
+        let open = self.queue.is_empty()
+            && self.resend.is_empty()
+            && self.inflight.len() < usize::from(window)
+            && (self.inflight_bytes < bounds.max_bytes || self.inflight.len() == 0)
+            && queued.message.lifetime(now_ms) != Lifetime::Expired;
+        if open { Ok(self.begin(queued)) } else { Err(queued) }
+    }
+
+    /// Whether anything waits to be sent.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        !self.queue.is_empty() || !self.resend.is_empty()
     }
 
     /// Forgets the message that `next_step` just gave: the client cannot take it (too large), and
@@ -193,7 +206,7 @@ impl Outgoing {
 
     /// PUBREC with or without an error code.
     pub fn on_pubrec(&mut self, id: PacketId, refused: bool) -> PubRecOutcome {
-        let Some(entry) = self.inflight.get_mut(&id) else { return PubRecOutcome::Unknown };
+        let Some(entry) = self.inflight.get_mut(id) else { return PubRecOutcome::Unknown };
         match &entry.publish {
             Some(queued) if queued.delivery.qos != QoS::ExactlyOnce => PubRecOutcome::Unknown,
             _ if refused => {
@@ -217,7 +230,7 @@ impl Outgoing {
     /// [MQTT-4.4.0-1], [MQTT-4.6.0-1].
     pub fn resume(&mut self) {
         let mut order: Vec<(u64, PacketId)> =
-            self.inflight.iter().map(|(id, entry)| (entry.order, *id)).collect();
+            self.inflight.iter().map(|(id, entry)| (entry.order, id)).collect();
         order.sort_unstable();
         self.resend = order.into_iter().map(|(_, id)| id).collect();
     }
@@ -226,18 +239,16 @@ impl Outgoing {
     /// queued, and QoS 1 messages that were not acknowledged, in the order of sending. A QoS 2
     /// message that was sent goes to nobody else [MQTT-4.8.2-5].
     pub fn take_shared(&mut self) -> Vec<Queued> {
+        let shared = |q: &Queued| q.delivery.share.is_some() && q.delivery.qos == QoS::AtLeastOnce;
         let mut sent: Vec<(u64, Queued)> = self
             .inflight
-            .extract_if(|_, entry| {
-                let shared =
-                    |q: &Queued| q.delivery.share.is_some() && q.delivery.qos == QoS::AtLeastOnce;
-                entry.publish.as_ref().is_some_and(shared)
-            })
-            .filter_map(|(_, entry)| Some((entry.order, entry.publish?)))
+            .take(|entry| entry.publish.as_ref().is_some_and(shared))
+            .into_iter()
+            .filter_map(|entry| Some((entry.order, entry.publish?)))
             .collect();
         sent.sort_unstable_by_key(|(order, _)| *order);
         self.inflight_bytes -= sent.iter().map(|(_, queued)| queued.size_bytes()).sum::<usize>();
-        self.resend.retain(|id| self.inflight.contains_key(id));
+        self.resend.retain(|id| self.inflight.get(*id).is_some());
         let mut taken: Vec<Queued> = sent.into_iter().map(|(_, queued)| queued).collect();
         taken.extend(self.take_queued(|share| share.is_some()));
         taken
@@ -263,25 +274,29 @@ impl Outgoing {
         self.inflight.len()
     }
 
-    fn finish(&mut self, id: PacketId, legal: impl FnOnce(&Inflight) -> bool) -> bool {
-        if !self.inflight.get(&id).is_some_and(legal) {
-            return false;
-        }
-        self.forget(id);
-        true
+    #[inline]
+    fn begin(&mut self, queued: Queued) -> Option<Step<'_>> {
+        self.inflight_bytes += queued.size_bytes();
+        let (id, queued) = self.inflight.begin(queued);
+        queued.map(|queued| Step::Publish { id, dup: false, queued })
     }
 
-    /// Takes an exchange out, also where it waits to be sent again: a client may answer before
-    /// that, to what it got on an earlier connection.
     fn forget(&mut self, id: PacketId) {
-        if let Some(entry) = self.inflight.remove(&id) {
-            self.inflight_bytes -= entry.publish.map_or(0, |queued| queued.size_bytes());
-        }
+        self.finish(id, |_| true);
+    }
+
+    /// Takes an exchange out if it is `legal` now, also where it waits to be sent again: a client
+    /// may answer before that, to what it got on an earlier connection.
+    #[inline]
+    fn finish(&mut self, id: PacketId, legal: impl FnOnce(&Inflight) -> bool) -> bool {
+        let Some(entry) = self.inflight.end_if(id, legal) else { return false };
+        self.inflight_bytes -= entry.publish.map_or(0, |queued| queued.size_bytes());
         if self.resend.front() == Some(&id) {
             self.resend.pop_front();
         } else if !self.resend.is_empty() {
             self.resend.retain(|other| *other != id);
         }
+        true
     }
 
     fn take_queued(&mut self, wanted: impl Fn(Option<&str>) -> bool) -> Vec<Queued> {
@@ -302,217 +317,12 @@ impl Outgoing {
     fn pop_queue(&mut self) -> Option<Queued> {
         let queued = self.queue.pop_front()?;
         self.queued_bytes -= queued.size_bytes();
-        Some(queued)
-    }
-
-    /// A rolling counter that skips identifiers in use [MQTT-2.2.1-2]; the window is at most
-    /// 65535, and one is free when this is called.
-    fn free_id(&mut self) -> PacketId {
-        loop {
-            self.last_id = self.last_id.wrapping_add(1);
-            if let Some(id) = PacketId::new(self.last_id)
-                && !self.inflight.contains_key(&id)
-            {
-                return id;
-            }
+        if self.queue.is_empty() && self.queue.capacity() > KEPT {
+            self.queue = VecDeque::new();
         }
+        Some(queued)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::message::Draft;
-    use super::*;
-
-    const BOUNDS: QueueBounds =
-        QueueBounds { max_messages: 3, max_bytes: 100_000, when_full: QueueFull::DropNew };
-
-    fn queued(payload: &str, qos: QoS) -> Queued {
-        let message = Message::keep(&Draft {
-            topic: "t",
-            payload: payload.as_bytes(),
-            owner: None,
-            properties: &[],
-            qos,
-            retain: false,
-            expires_at_ms: None,
-            origin: 0,
-        });
-        let delivery =
-            Delivery { qos, retain: false, subscription_ids: SmallVec::new(), share: None };
-        Queued { message: Arc::new(message), delivery }
-    }
-
-    fn next(outgoing: &mut Outgoing, window: u16) -> Option<(u16, bool, String)> {
-        let mut expired = 0;
-        Some(match outgoing.next_step(window, &BOUNDS, 0, &mut expired)? {
-            Step::Publish { id, dup, queued } => {
-                let draft = queued.message.draft();
-                (id.get(), dup, String::from_utf8_lossy(draft.payload).into_owned())
-            }
-            Step::Release(id) => (id.get(), true, "PUBREL".into()),
-        })
-    }
-
-    fn id(n: u16) -> PacketId {
-        PacketId::new(n).unwrap()
-    }
-
-    #[test]
-    fn the_window_holds_back_and_acknowledgements_open_it() {
-        let mut out = Outgoing::default();
-        for payload in ["a", "b", "c"] {
-            out.enqueue(queued(payload, QoS::AtLeastOnce), &BOUNDS).unwrap();
-        }
-        assert_eq!(
-            out.enqueue(queued("d", QoS::AtLeastOnce), &BOUNDS),
-            Err(Rejected { dropped: 1 })
-        );
-        assert_eq!(next(&mut out, 2), Some((1, false, "a".into())));
-        assert_eq!(next(&mut out, 2), Some((2, false, "b".into())));
-        assert_eq!(next(&mut out, 2), None);
-        assert!(!out.on_puback(id(9)));
-        assert!(out.on_puback(id(2)));
-        assert_eq!(next(&mut out, 2), Some((3, false, "c".into())));
-        assert_eq!((out.queued(), out.queued_bytes(), out.inflight()), (0, 0, 2));
-    }
-
-    #[test]
-    fn drop_old_makes_room() {
-        let mut out = Outgoing::default();
-        let bounds = QueueBounds { when_full: QueueFull::DropOld, ..BOUNDS };
-        for payload in ["a", "b", "c"] {
-            out.enqueue(queued(payload, QoS::AtLeastOnce), &bounds).unwrap();
-        }
-        assert_eq!(
-            out.enqueue(queued("d", QoS::AtLeastOnce), &bounds),
-            Err(Rejected { dropped: 1 })
-        );
-        assert_eq!(next(&mut out, 9), Some((1, false, "b".into())));
-    }
-
-    #[test]
-    fn a_resume_repeats_in_order_with_dup_and_the_window_counts_it() {
-        let mut out = Outgoing::default();
-        for payload in ["a", "b", "c"] {
-            out.enqueue(queued(payload, QoS::ExactlyOnce), &BOUNDS).unwrap();
-        }
-        for _ in 0..3 {
-            next(&mut out, 9);
-        }
-        assert_eq!(out.on_pubrec(id(2), false), PubRecOutcome::Release);
-        out.enqueue(queued("d", QoS::ExactlyOnce), &BOUNDS).unwrap();
-        out.resume();
-        assert_eq!(next(&mut out, 2), Some((1, true, "a".into())));
-        assert_eq!(next(&mut out, 2), Some((2, true, "PUBREL".into())));
-        assert_eq!(next(&mut out, 2), None);
-        assert!(out.on_pubcomp(id(2)));
-        assert_eq!(next(&mut out, 2), Some((3, true, "c".into())));
-        assert_eq!(out.on_pubrec(id(1), false), PubRecOutcome::Release);
-        assert!(out.on_pubcomp(id(1)));
-        assert_eq!(next(&mut out, 2), Some((4, false, "d".into())));
-    }
-
-    #[test]
-    fn a_refused_or_unknown_qos_2_exchange_is_over() {
-        let mut out = Outgoing::default();
-        out.enqueue(queued("a", QoS::ExactlyOnce), &BOUNDS).unwrap();
-        next(&mut out, 9);
-        assert!(!out.on_puback(id(1)), "PUBACK for QoS 2 is not an end");
-        assert_eq!(out.on_pubrec(id(1), true), PubRecOutcome::Over);
-        assert_eq!(out.on_pubrec(id(1), false), PubRecOutcome::Unknown);
-        assert!(!out.on_pubcomp(id(1)));
-    }
-
-    #[test]
-    fn identifiers_wrap_around_and_skip_those_in_use() {
-        let mut out = Outgoing::default();
-        out.enqueue(queued("old", QoS::AtLeastOnce), &BOUNDS).unwrap();
-        assert_eq!(next(&mut out, 9), Some((1, false, "old".into())));
-        for round in 0..70_000u32 {
-            out.enqueue(queued("x", QoS::AtLeastOnce), &BOUNDS).unwrap();
-            let (got, _, _) = next(&mut out, 9).unwrap();
-            assert_ne!(got, 1, "round {round}");
-            assert!(out.on_puback(id(got)));
-        }
-    }
-
-    #[test]
-    fn expired_messages_leave_the_queue_but_not_an_exchange() {
-        let mut out = Outgoing::default();
-        let mut dying = queued("late", QoS::ExactlyOnce);
-        let draft = Draft { expires_at_ms: 10.try_into().ok(), ..dying.message.draft() };
-        dying =
-            Queued { message: Arc::new(Message::keep(&draft)), delivery: dying.delivery.clone() };
-        out.enqueue(dying.clone(), &BOUNDS).unwrap();
-        next(&mut out, 9);
-        assert_eq!(out.on_pubrec(id(1), false), PubRecOutcome::Release);
-        out.enqueue(dying, &BOUNDS).unwrap();
-        out.resume();
-        let mut expired = 0;
-        assert!(matches!(out.next_step(9, &BOUNDS, 50, &mut expired), Some(Step::Release(_))));
-        assert!(out.next_step(9, &BOUNDS, 50, &mut expired).is_none());
-        assert_eq!(expired, 1);
-    }
-
-    #[test]
-    fn what_a_share_group_is_owed_can_be_taken_out() {
-        let mut out = Outgoing::default();
-        let of = |payload: &str, qos, share: Option<&str>| {
-            let mut queued = queued(payload, qos);
-            queued.delivery.share = share.map(Arc::from);
-            queued
-        };
-        let bounds = QueueBounds { max_messages: 9, ..BOUNDS };
-        for entry in [
-            of("sent 1", QoS::AtLeastOnce, Some("g")),
-            of("sent 2", QoS::ExactlyOnce, Some("g")),
-            of("own", QoS::AtLeastOnce, None),
-            of("queued 1", QoS::ExactlyOnce, Some("g")),
-            of("queued 2", QoS::AtLeastOnce, Some("h")),
-            of("queued own", QoS::AtLeastOnce, None),
-        ] {
-            out.enqueue(entry, &bounds).unwrap();
-        }
-        for _ in 0..3 {
-            next(&mut out, 3);
-        }
-        let text = |queued: Vec<Queued>| -> Vec<String> {
-            let payload = |q: &Queued| String::from_utf8_lossy(q.message.draft().payload).into();
-            queued.iter().map(payload).collect()
-        };
-        assert_eq!(text(out.take_queued_of("h")), ["queued 2"]);
-        assert_eq!(text(out.take_shared()), ["sent 1", "queued 1"]);
-        assert_eq!((out.inflight(), out.queued()), (2, 1));
-        assert_eq!(out.queued_bytes(), of("queued own", QoS::AtLeastOnce, None).size_bytes());
-    }
-
-    #[test]
-    fn a_refusal_before_the_resend_leaves_nothing_behind() {
-        let mut out = Outgoing::default();
-        for payload in ["a", "b"] {
-            out.enqueue(queued(payload, QoS::ExactlyOnce), &BOUNDS).unwrap();
-            next(&mut out, 9);
-        }
-        out.resume();
-        assert_eq!(out.on_pubrec(id(1), true), PubRecOutcome::Over);
-        assert_eq!(next(&mut out, 9), Some((2, true, "b".into())));
-        assert_eq!(next(&mut out, 9), None);
-        assert_eq!(out.on_pubrec(id(2), true), PubRecOutcome::Over);
-        assert_eq!((out.inflight(), out.inflight_bytes), (0, 0));
-    }
-
-    #[test]
-    fn bytes_close_the_window_too_but_never_for_one_message() {
-        let mut out = Outgoing::default();
-        let bounds = QueueBounds { max_bytes: 10, ..BOUNDS };
-        for payload in ["a", "b"] {
-            out.enqueue(queued(payload, QoS::AtLeastOnce), &BOUNDS).unwrap();
-        }
-        let mut expired = 0;
-        assert!(out.next_step(9, &bounds, 0, &mut expired).is_some());
-        assert!(out.next_step(9, &bounds, 0, &mut expired).is_none());
-        assert!(out.on_puback(id(1)));
-        assert!(out.next_step(9, &bounds, 0, &mut expired).is_some());
-    }
-}
+mod tests;

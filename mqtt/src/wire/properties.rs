@@ -203,7 +203,7 @@ impl<'a> Properties<'a> {
     }
 
     /// Appends the properties of a PUBLISH or a will that a server sends on as they are and in
-    /// their order [MQTT-3.3.2-17]: payload format, content type, response topic, correlation data
+    /// their order [MQTT-3.3.2-18]: payload format, content type, response topic, correlation data
     /// and user properties.
     pub fn copy_forwardable(&self, out: &mut Vec<u8>) {
         // Neighbours are copied together: mostly everything is forwardable, or nothing.

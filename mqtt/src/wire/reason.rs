@@ -164,6 +164,13 @@ impl ReasonCode {
         self.places(sender) & bit(packet) != 0
     }
 
+    /// This reason, or the general one where version 5 does not allow it: for CONNACK and
+    /// DISCONNECT, which say why a connection ends whatever packet was wrong [MQTT-3.2.2-8],
+    /// [MQTT-3.14.2-1].
+    pub const fn or_protocol_error(self, packet: PacketType, sender: Sender) -> Self {
+        if self.is_legal_in(packet, sender) { self } else { Self::ProtocolError }
+    }
+
     /// The nearest CONNACK return code of 3.1 and 3.1.1. What those versions have no word for
     /// becomes 3, *server unavailable*.
     pub const fn to_v3_connack(self) -> u8 {
@@ -216,6 +223,20 @@ mod tests {
         assert!(!legal(ReasonCode::SessionTakenOver, Disconnect, Sender::Client));
         assert!(!legal(ReasonCode::PacketIdentifierNotFound, PubAck, Sender::Client));
         assert!(legal(ReasonCode::PacketIdentifierNotFound, PubComp, Sender::Client));
+    }
+
+    #[test]
+    fn every_end_of_a_connection_can_be_told() {
+        use PacketType::*;
+        for (packet, sender) in
+            [(ConnAck, Sender::Server), (Disconnect, Sender::Server), (Disconnect, Sender::Client)]
+        {
+            for &code in ReasonCode::ALL {
+                let told = code.or_protocol_error(packet, sender);
+                assert!(told.is_legal_in(packet, sender), "{code:?} in {packet:?}");
+                assert!(told == code || !code.is_legal_in(packet, sender));
+            }
+        }
     }
 
     #[test]

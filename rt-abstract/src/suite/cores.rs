@@ -1,10 +1,13 @@
 //! Several cores: descriptors, mailboxes and signals that cross threads.
 
 use std::collections::{HashSet, VecDeque};
+use std::future::pending;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::ThreadId;
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use super::tools::{expect, expect_end, free_port, run, run_one, send, tcp_pair};
 use crate::io::{AsyncWrite, Closer};
@@ -121,6 +124,42 @@ async fn post<T: Send>(to: &Sender<T>, mut item: T) {
         }
         to.room(0).await;
     }
+}
+
+/// A future that borrows and that no other thread may see runs where it is; its tasks end with it.
+pub fn the_calling_thread_runs_what_cannot_move<R: Runtime>(options: &RunOptions) {
+    let held = Arc::new(());
+    let here = Rc::new(thread::current().id());
+    for round in 0..2 {
+        let result = R::block_on(options, async {
+            drop(R::spawn({
+                let held = held.clone();
+                async move {
+                    pending::<()>().await;
+                    drop(held);
+                }
+            }));
+            let (mut near, mut far) = tcp_pair::<R>().await;
+            let sender = R::spawn(async move {
+                send(&mut near, 0, 1000, 100).await;
+                near.shutdown().await.expect("shutdown");
+            });
+            expect(&mut far, 0, 1000, 70).await;
+            expect_end(&mut far).await;
+            sender.await.expect("sender");
+            R::sleep(Duration::from_millis(1)).await;
+            assert_eq!(thread::current().id(), *here);
+            (round, here.clone())
+        });
+        assert_eq!(result.expect("runs"), (round, here.clone()));
+        assert_eq!(Arc::strong_count(&held), 1, "a task outlives its executor");
+    }
+    let error = R::block_on(options, async {
+        R::yield_now().await;
+        panic!("fails on purpose");
+    });
+    let error = error.map(|()| ()).expect_err("panicked");
+    assert!(error.to_string().contains("fails on purpose"), "{error}");
 }
 
 /// A descriptor cannot leave while somebody can still kill it.

@@ -117,7 +117,8 @@ macro_rules! suite_cases {
                 listener_kill_ends_accept;
             cores: results_come_in_core_order, descriptors_move_between_cores,
                 into_fd_is_busy_while_a_closer_lives, several_cores_accept,
-                mailboxes_keep_order_across_cores, signals_cross_threads;
+                mailboxes_keep_order_across_cores, signals_cross_threads,
+                the_calling_thread_runs_what_cannot_move;
             tasks: a_panic_reaches_the_joiner_alone, a_panicking_main_is_an_error,
                 dropped_handles_detach, yields_let_others_run, live_tasks_counts,
                 unfinished_tasks_end_with_the_core, blocking_work_comes_back;

@@ -3,6 +3,7 @@
 mod auth;
 mod bad_input;
 mod conformance;
+mod durable;
 mod hostile;
 mod lifecycle;
 mod metrics;
@@ -18,6 +19,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     [
         conformance::CASES,
         bad_input::CASES,
+        durable::CASES,
         hostile::CASES,
         lifecycle::CASES,
         rumqtt::CASES,

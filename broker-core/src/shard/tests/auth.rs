@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use mqtt::access::{Credentials, PasswordCheck, Users};
 use mqtt::wire::{ConnAck, Connect, Disconnect, Packet, PropertyBuf, QoS, ReasonCode, Version};
-use sha2::{Digest as _, Sha256};
+
+use rt_abstract::Peer;
 
 use super::{Bench, Client, qos, request};
 use crate::access::Access;
 use crate::config::{AuthConfig, Limits};
+use crate::shard::testing::scram as sasl;
 use crate::shard::{Next, Verified};
 
 const METHOD: &str = "SCRAM-SHA-256";
@@ -98,27 +99,12 @@ fn challenge(bench: &mut Bench, client: Client, reason: ReasonCode) -> &'static 
     str::from_utf8(auth.properties.auth_data().unwrap_or_default()).unwrap()
 }
 
-fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
-    mac.update(data);
-    mac.finalize().into_bytes().into()
-}
-
 /// The client's last message, and what the server must answer.
 fn prove(password: &str, first: &str, answer: &str) -> (String, String) {
     let part = |name| answer.split(',').find_map(|part| part.strip_prefix(name)).unwrap();
     let salt = STANDARD.decode(part("s=")).unwrap();
-    let mut salted = [0; 32];
-    let iterations = part("i=").parse().unwrap();
-    pbkdf2::pbkdf2_hmac::<Sha256>(password.as_bytes(), &salt, iterations, &mut salted);
-    let key = hmac(&salted, b"Client Key");
-    let last = format!("c=biws,r={}", part("r="));
-    let message = format!("{},{answer},{last}", &first[3..]);
-    let signed = hmac(&Sha256::digest(key), message.as_bytes());
-    let proof: Vec<u8> = key.iter().zip(signed).map(|(a, b)| a ^ b).collect();
-    let verifier = hmac(&hmac(&salted, b"Server Key"), message.as_bytes());
-    let (proof, verifier) = (STANDARD.encode(proof), STANDARD.encode(verifier));
-    (format!("{last},p={proof}"), format!("v={verifier}"))
+    let salted = sasl::stretch(password, &salt, part("i=").parse().unwrap());
+    sasl::prove(&salted, first, answer)
 }
 
 /// A client connected by an exchange.
@@ -306,7 +292,7 @@ fn an_exchange_that_fails() {
     bench.end(client);
 
     type Then = fn(&mut Bench, Client);
-    let cases: [(Then, ReasonCode); 5] = [
+    let cases: [(Then, ReasonCode); 6] = [
         (
             |bench, client| continue_with(bench, client, "c=biws,r=x,p=AAAA"),
             ReasonCode::NotAuthorized,
@@ -318,6 +304,13 @@ fn an_exchange_that_fails() {
         ),
         (
             |bench, client| send_auth(bench, client, ReasonCode::ReAuthenticate, FIRST),
+            ReasonCode::ProtocolError,
+        ),
+        (
+            // Topic alias 0 means 0x94, which CONNACK must not have.
+            |bench, client| {
+                bench.send_bytes(client, b"\x30\x08\x00\x01t\x03\x23\x00\x00x");
+            },
             ReasonCode::ProtocolError,
         ),
         (
@@ -398,6 +391,83 @@ fn once_more_while_messages_flow() {
     send_auth(&mut bench, publisher, ReasonCode::ReAuthenticate, FIRST);
     let Packet::Disconnect(told) = bench.next(publisher) else { panic!("no DISCONNECT") };
     assert_eq!(told.reason, ReasonCode::ProtocolError);
+}
+
+#[test]
+fn an_exchange_on_an_open_connection_has_a_deadline_too() {
+    let mut bench = bench(false, 10, 1);
+    let (client, late) = (connected(&mut bench), u64::from(Limits::default().connect_timeout_ms));
+    let failed = failures(&bench);
+    for _ in 0..2 {
+        send_auth(&mut bench, client, ReasonCode::ReAuthenticate, FIRST);
+        let answer = challenge(&mut bench, client, ReasonCode::ContinueAuthentication);
+        bench.pass_ms(late - 200);
+        continue_with(&mut bench, client, &prove("a", FIRST, answer).0);
+        challenge(&mut bench, client, ReasonCode::Success);
+        bench.pass_ms(late + 200);
+        assert!(!bench.is_finished(client), "no exchange, no deadline");
+    }
+    send_auth(&mut bench, client, ReasonCode::ReAuthenticate, FIRST);
+    challenge(&mut bench, client, ReasonCode::ContinueAuthentication);
+    bench.pass_ms(late + 200);
+    let Packet::Disconnect(told) = bench.next(client) else { panic!("no DISCONNECT") };
+    assert_eq!(told.reason, ReasonCode::NotAuthorized);
+    assert!(bench.is_finished(client));
+    assert_eq!(failures(&bench), failed + 1);
+}
+
+#[test]
+fn guessing_from_one_address_is_slow() {
+    let per_min = Limits::default().max_failed_logins_per_min;
+    let mut bench = bench(true, 10, 1);
+    let from = |bench: &mut Bench, address: &str, request: &Connect<'_>| {
+        let key = bench.shards[0].open(bench.now_ms).unwrap();
+        bench.written.remove(&(0, key));
+        bench.finished.retain(|ended| *ended != (0, key));
+        bench.shards[0].set_origin(key, Peer::Tcp(address.parse().unwrap()).into());
+        let client = Client { shard: 0, key, version: request.version };
+        let mut bytes = Vec::new();
+        mqtt::wire::encode(&Packet::Connect(*request), request.version, &mut bytes);
+        let next = bench.send_bytes(client, &bytes);
+        bench.run();
+        if matches!(next, Next::Verify(_)) {
+            let right = request.password == Some(b"a");
+            report(bench, client, if right { Verified::Right } else { Verified::Wrong });
+        }
+        client
+    };
+    let wrong = login(Version::V5, "c", "ann", "x");
+    for n in 0..per_min {
+        let client = from(&mut bench, "192.0.2.1:1", &wrong);
+        let reason = connack(&mut bench, client).reason;
+        assert_eq!(reason, ReasonCode::BadUserNameOrPassword, "{n}");
+        bench.end(client);
+    }
+    let right = login(Version::V5, "c", "ann", "a");
+    let told = |bench: &mut Bench, address, request: &Connect<'_>| {
+        let client = from(bench, address, request);
+        let told = connack(bench, client).reason;
+        bench.end(client);
+        told
+    };
+    let rate = ReasonCode::ConnectionRateExceeded;
+    assert_eq!(told(&mut bench, "192.0.2.1:2", &right), rate);
+    assert_eq!(
+        told(&mut bench, "192.0.2.1:2", &Connect { version: Version::V3_1_1, ..right }),
+        ReasonCode::ServerUnavailable
+    );
+    let mut properties = PropertyBuf::new();
+    let exchange = scram(&mut properties, METHOD, Some(FIRST));
+    assert_eq!(told(&mut bench, "192.0.2.1:2", &exchange), rate);
+    assert_eq!(bench.stats[0].logins_rate_limited.get(), 3);
+    // Whoever proves nothing guesses nothing, and others have buckets of their own.
+    let anonymous = request(Version::V5, "c", true);
+    assert_eq!(told(&mut bench, "192.0.2.1:3", &anonymous), ReasonCode::Success);
+    assert_eq!(told(&mut bench, "192.0.2.2:1", &right), ReasonCode::Success);
+    bench.pass_ms(60_000 / u64::from(per_min) + 1);
+    assert_eq!(told(&mut bench, "192.0.2.1:4", &right), ReasonCode::Success);
+    assert_eq!(told(&mut bench, "192.0.2.1:4", &wrong), ReasonCode::BadUserNameOrPassword);
+    assert_eq!(told(&mut bench, "192.0.2.1:4", &right), rate);
 }
 
 #[test]

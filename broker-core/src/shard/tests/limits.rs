@@ -44,6 +44,17 @@ fn nothing_is_answered_before_connect() {
 }
 
 #[test]
+fn a_reason_that_disconnect_must_not_have_becomes_a_general_one() {
+    let mut bench = Bench::new();
+    let client = bench.connect(Version::V5, "c", true);
+    let mut bytes = Vec::new();
+    encode(&Packet::Connect(request(Version::V5, "c", true)), Version::V5, &mut bytes);
+    bytes[4] = b'X'; // of "MQTT"; alone it means 0x84, which only CONNACK may say
+    bench.send_bytes(client, &bytes);
+    assert_eq!(told(&mut bench, client), ReasonCode::ProtocolError);
+}
+
+#[test]
 fn an_unknown_protocol_level_is_refused() {
     let mut bench = Bench::new();
     let key = bench.shards[0].open(bench.now_ms).unwrap();

@@ -1,0 +1,180 @@
+//! A shard's durable half from start to end: what the metadata has is brought back before the first
+//! client is accepted, and what nobody waits for is proposed in order.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meta::record::{ClientKey, NodeId, SessionRecord, StoredSubscription};
+use meta::state::Effect;
+use meta::store::StoreError;
+use meta::{Handle, ProposeError};
+use rt_abstract::{Notify, Runtime, Shared, Shutdown};
+
+use super::core::{Core, enter};
+use crate::node::Node;
+use crate::shard::{Elsewhere, message_of};
+
+/// Sessions and messages read from the metadata before the other tasks get a turn.
+const PAGE: usize = 1_000;
+/// Posted commands per proposal.
+const COMMANDS_PER_PROPOSAL: usize = 512;
+/// How long a proposal rests that found no leader.
+const REST_WITHOUT_LEADER: Duration = Duration::from_millis(200);
+
+/// Brings back what belongs to this shard; the first shard does it for the retained messages, and
+/// all wait for them. Routes first, then clients: what is acknowledged after a start must find the
+/// sessions that were there before.
+///
+/// # Errors
+/// What the store said.
+pub(super) async fn restore<R: Runtime>(
+    node: &Node,
+    core: &Shared<Core<R>>,
+    meta: &Handle,
+    id: u8,
+) -> Result<(), StoreError> {
+    if id == 0 {
+        restore_retained::<R>(node, meta).await?;
+    }
+    let mut after: Option<ClientKey> = None;
+    loop {
+        let page = read_sessions(meta, after.as_ref())?;
+        let Some((last, ..)) = page.last() else { break };
+        after = Some(last.clone());
+        enter(core, |core, now_ms| {
+            for (client, record, subscriptions) in &page {
+                let here = record.node == meta.node();
+                if here && core.shard.owner_of(&client.client_id) == id {
+                    core.shard.restore(&client.client_id, record, subscriptions, now_ms);
+                }
+            }
+        });
+        R::yield_now().await;
+    }
+    node.restored_shard();
+    node.all_restored().wait().await;
+    Ok(())
+}
+
+/// Has the node follow what other nodes change: retained messages, and sessions that move away.
+/// To be called before any shard is served, so that nothing is missed between what a shard restores
+/// and what comes later.
+pub fn follow_metadata<R: Runtime>(node: &Arc<Node>) {
+    let Some(meta) = node.meta() else { return };
+    let (here, node) = (meta.node(), Arc::downgrade(node));
+    meta.watch(move |effects| {
+        let Some(node) = node.upgrade() else { return };
+        for (at, effect) in effects.iter().enumerate() {
+            follow::<R>(&node, here, effect, &effects[at + 1..]);
+        }
+    });
+}
+
+fn follow<R: Runtime>(node: &Node, here: NodeId, effect: &Effect, later: &[Effect]) {
+    match effect {
+        Effect::Retained { message, .. } => {
+            let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+            let message = Arc::new(message_of(message, true, 0, wall_offset_ms));
+            node.fabric().retained.lock().set(message);
+        }
+        Effect::Unretained { topic, .. } => node.fabric().retained.lock().clear(topic),
+        Effect::SessionOpened { client, node: to, epoch, previous: Some(from) }
+            if *from == here && *to != here =>
+        {
+            let event = Elsewhere::Moved { client: client.client_id.clone(), epoch: *epoch };
+            node.tell_owner(&client.client_id, event);
+        }
+        // The session lay on another node, which may be gone: its will is published here.
+        Effect::WillDue { client, node: by, will } if *by == here => {
+            let from_elsewhere = later.iter().any(|effect| {
+                matches!(effect, Effect::SessionOpened { client: opened, previous: Some(from), .. }
+                    if opened == client && *from != here)
+            });
+            if from_elsewhere {
+                node.tell_owner(&client.client_id, Elsewhere::Will(Box::new(will.clone())));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Proposes what the shard posts, until it has stopped and nothing is left.
+pub(super) async fn record_loop<R: Runtime>(
+    core: Shared<Core<R>>,
+    meta: Handle,
+    record: Arc<Notify>,
+    stop: Shutdown,
+) {
+    loop {
+        let commands = core.with(|core| core.shard.take_posted(COMMANDS_PER_PROPOSAL));
+        if commands.is_empty() {
+            if stop.is_triggered() {
+                return;
+            }
+            record.notified().await;
+            continue;
+        }
+        loop {
+            match meta.propose(commands.clone()).await {
+                Ok(_) => break, // a refusal says that it does not matter any more
+                Err(ProposeError::Stopped) => return,
+                Err(ProposeError::NoLeader | ProposeError::Timeout) if stop.is_triggered() => {
+                    return; // what is missing is found at the next start
+                }
+                Err(ProposeError::NoLeader | ProposeError::Timeout) => {
+                    R::sleep(REST_WITHOUT_LEADER).await;
+                }
+            }
+        }
+    }
+}
+
+async fn restore_retained<R: Runtime>(node: &Node, meta: &Handle) -> Result<(), StoreError> {
+    let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+    let mut after: Option<String> = None;
+    loop {
+        let mut page = Vec::new();
+        meta.read(|view| {
+            meta::state::retained(view, after.as_deref(), |stored| {
+                page.push(stored);
+                full(page.len())
+            })
+        })?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.topic.clone());
+        {
+            let mut retained = node.fabric().retained.lock();
+            for stored in &page {
+                retained.set(Arc::new(message_of(stored, true, 0, wall_offset_ms)));
+            }
+        }
+        R::yield_now().await;
+    }
+}
+
+type Found = (ClientKey, SessionRecord, Vec<StoredSubscription>);
+
+fn read_sessions(meta: &Handle, after: Option<&ClientKey>) -> Result<Vec<Found>, StoreError> {
+    meta.read(|view| {
+        let mut page: Vec<Found> = Vec::new();
+        meta::state::sessions(view, after, |client, record| {
+            page.push((client, record, Vec::new()));
+            full(page.len())
+        })?;
+        for (client, record, subscriptions) in &mut page {
+            if record.subscriptions > 0 {
+                meta::state::subscriptions(view, client, |stored| {
+                    subscriptions.push(stored);
+                    ControlFlow::Continue(())
+                })?;
+            }
+        }
+        Ok(page)
+    })
+}
+
+/// Whether a page is full.
+fn full(len: usize) -> ControlFlow<()> {
+    if len < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+}

@@ -1,0 +1,640 @@
+//! Durable sessions and retained messages: what waits for its commit, and what follows from it.
+//!
+//! A change that must survive is decided here like any other, but its acknowledgement is *owed*
+//! until the metadata has committed it: the connection's reader proposes a [`Commit`], reads nothing
+//! meanwhile, and comes back with [`Shard::on_committed`]. What nobody waits for (a connection that
+//! ended, a session that expired) is posted, and proposed in order by a task of the shard.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meta::command::{CloseSession, Command, OpenSession, Refusal, Reply};
+use meta::record::{
+    ClientKey, DEFAULT_TENANT, SessionRecord, StoredMessage, StoredSubscription, StoredWill,
+};
+use meta::{Answer, Handle, ProposeError};
+use mqtt::protocol::{Accepted, Violation, accept};
+use mqtt::session::{Draft, Message, Will};
+use mqtt::wire::{
+    AckKind, Connect, Packet, PacketId, Properties, QoS, ReasonCode, SubAck, SubscribeOptions,
+    Version, decode_from_client,
+};
+use smallvec::SmallVec;
+
+use super::close::Parting;
+use super::conn::Phase;
+use super::publish::Retaining;
+use super::{ConnKey, Received, SessionKey, Shard, connect, packets};
+
+/// Commands of one connection proposed at once.
+const MAX_COMMANDS: usize = 256;
+/// Payload bytes of one connection proposed at once, but for the last message.
+const MAX_COMMIT_BYTES: usize = 1 << 20;
+/// Posted commands that may wait: far more than sessions can end while the metadata has no leader
+/// for a while. Older ones are dropped beyond it; a restart finds such sessions and ends them then.
+const MAX_POSTED: usize = 1_000_000;
+
+/// Where this shard's durable facts go.
+#[derive(Debug)]
+pub(super) struct Durability {
+    handle: Handle,
+    /// Wall clock minus the shard's monotonic clock, in milliseconds.
+    wall_offset_ms: u64,
+    posted: VecDeque<Command>,
+    /// What the connection at hand waits for.
+    commit: Option<Box<Commit>>,
+}
+
+/// Changes that one connection waits for.
+#[derive(Debug, Default)]
+pub struct Commit {
+    commands: Vec<Command>,
+    /// One per command.
+    owed: Vec<Owed>,
+    bytes: usize,
+}
+
+/// What follows once a command is committed.
+#[derive(Debug)]
+pub(super) enum Owed {
+    /// The client is let in.
+    Connect(Opening),
+    /// SUBACK, and the filters it grants.
+    SubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]>, filters: Vec<Box<str>> },
+    /// UNSUBACK.
+    UnsubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]> },
+    /// A retained message is delivered and, at QoS 1 and 2, acknowledged.
+    Publish { message: Arc<Message>, ack: Option<(AckKind, PacketId)> },
+}
+
+/// What other nodes did to this one's sessions.
+#[derive(Debug)]
+pub enum Elsewhere {
+    /// A session was opened on another node: its connection here is over [MQTT-3.1.4-3].
+    Moved {
+        /// Whose.
+        client: String,
+        /// Names the opening.
+        epoch: u64,
+    },
+    /// The will of a session that lay elsewhere is due.
+    Will(Box<StoredWill>),
+}
+
+/// A CONNECT that waits for its session.
+#[derive(Debug)]
+pub(super) struct Opening {
+    /// The whole packet.
+    connect: Bytes,
+    /// The identifier that was assigned to it.
+    assigned: Option<String>,
+    /// Ends an exchange of AUTH packets.
+    auth_data: Option<Vec<u8>>,
+}
+
+// Enough to tell what a reader does next.
+impl PartialEq for Commit {
+    fn eq(&self, other: &Self) -> bool {
+        self.commands == other.commands
+    }
+}
+
+impl Eq for Commit {}
+
+impl Commit {
+    /// What to propose; leaves it empty.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// Whether the packet that begins with `rest` may join: only retained publishes do, since what
+    /// is done for other packets would overtake what is owed.
+    fn takes(&self, rest: &[u8]) -> bool {
+        let is_retained = rest.first().is_some_and(|first| first & 0xF1 == 0x31);
+        is_retained
+            && self.commands.len() < MAX_COMMANDS
+            && self.bytes < MAX_COMMIT_BYTES
+            && matches!(self.owed.first(), Some(Owed::Publish { .. }))
+    }
+}
+
+impl Shard {
+    /// Keeps durable sessions and retained messages in the metadata from now on. `wall_ms` is the
+    /// wall clock at `now_ms`.
+    pub fn set_durability(&mut self, handle: Handle, now_ms: u64, wall_ms: u64) {
+        let wall_offset_ms = wall_ms.saturating_sub(now_ms);
+        self.durability =
+            Some(Box::new(Durability { handle, wall_offset_ms, posted: VecDeque::new(), commit: None }));
+    }
+
+    /// The wall clock may have been set: deadlines that are stored from now on follow it.
+    pub fn set_wall_clock(&mut self, now_ms: u64, wall_ms: u64) {
+        if let Some(durability) = self.durability.as_mut() {
+            durability.wall_offset_ms = wall_ms.saturating_sub(now_ms);
+        }
+    }
+
+    /// Up to `max` posted commands, in order.
+    pub fn take_posted(&mut self, max: usize) -> Vec<Command> {
+        let Some(durability) = self.durability.as_mut() else { return Vec::new() };
+        let count = max.min(durability.posted.len());
+        durability.posted.drain(..count).collect()
+    }
+
+    /// Whether [`Shard::take_posted`] has something.
+    pub fn has_posted(&self) -> bool {
+        self.durability.as_ref().is_some_and(|durability| !durability.posted.is_empty())
+    }
+
+    /// A proposal of a connection was answered: what was owed is done, and the connection goes on
+    /// with the bytes that waited.
+    pub fn on_committed(
+        &mut self,
+        key: ConnKey,
+        commit: Commit,
+        result: Result<Answer, ProposeError>,
+        now_ms: u64,
+    ) -> Received {
+        match result {
+            Ok(Answer { replies, .. }) if replies.len() == commit.owed.len() => {
+                for (owed, reply) in commit.owed.into_iter().zip(replies) {
+                    match reply {
+                        Reply::Refused(refusal) => self.break_promise(key, owed, &refusal, now_ms),
+                        reply => self.keep_promise(key, owed, &reply, now_ms),
+                    }
+                }
+            }
+            other => {
+                tracing::warn!(?other, "a change was not committed");
+                for owed in commit.owed {
+                    let refusal = Refusal::Limit("the metadata cannot be reached".into());
+                    self.break_promise(key, owed, &refusal, now_ms);
+                }
+            }
+        }
+        let waiting = self.conn(key).and_then(|conn| conn.partial.take()).unwrap_or_default();
+        packets::on_bytes(self, key, 0, waiting, now_ms)
+    }
+
+    /// Brings a session back that the metadata has: before clients are accepted, or when its client
+    /// moved here from another node. One that was connected when its node ended lost its connection
+    /// now.
+    pub fn restore(
+        &mut self,
+        client_id: &str,
+        record: &SessionRecord,
+        subscriptions: &[StoredSubscription],
+        now_ms: u64,
+    ) {
+        let key = self.insert_session(client_id, record.expiry_interval_s);
+        for stored in subscriptions {
+            let Some(options) = SubscribeOptions::from_u8(stored.options) else { continue };
+            // Nothing retained is owed again, and a refusal by a lower limit is final.
+            let _ = self.subscribe(key, &stored.filter, options, stored.id);
+        }
+        let Some(durability) = self.durability.as_ref() else { return };
+        let local_ms = |wall_ms: u64| {
+            wall_ms.saturating_sub(durability.wall_offset_ms).max(now_ms + 1)
+        };
+        let entry = &mut self.sessions[key.0 as usize];
+        entry.scans.clear();
+        entry.epoch = record.epoch;
+        entry.will = record.will.as_ref().map(|will| Box::new(will_of(will, entry.number)));
+        if record.connected {
+            let delay_ms = record.will.as_ref().map_or(0, |will| u64::from(will.delay_s) * 1000);
+            entry.will_at_ms = entry.will.is_some().then_some(now_ms + delay_ms.max(1));
+            entry.expires_at_ms = (record.expiry_interval_s != u32::MAX)
+                .then(|| now_ms + u64::from(record.expiry_interval_s) * 1000);
+            self.post_close(key);
+        } else {
+            entry.will_at_ms = record.will_at_ms.map(local_ms).filter(|_| entry.will.is_some());
+            entry.expires_at_ms = record.expires_at_ms.map(local_ms);
+        }
+        self.arm_session(key);
+    }
+
+    /// Follows what another node did.
+    pub fn on_elsewhere(&mut self, event: &Elsewhere, now_ms: u64) {
+        match event {
+            Elsewhere::Will(will) => {
+                let will = will_of(will, 0);
+                self.publish_will(&will, now_ms);
+            }
+            Elsewhere::Moved { client, epoch } => {
+                let Some(key) = self.find_session(client) else { return };
+                let entry = &mut self.sessions[key.0 as usize];
+                if entry.epoch == 0 || entry.epoch >= *epoch {
+                    return;
+                }
+                entry.epoch = 0; // the other node's from now on: nothing is recorded for it here
+                entry.will = None;
+                if let Some(conn) = entry.conn {
+                    self.stats.takeovers.add(1);
+                    self.say_disconnect(conn, ReasonCode::SessionTakenOver);
+                    self.detach(conn, Parting::TakenOver, now_ms);
+                    self.close(conn, now_ms);
+                }
+                if let Some(key) = self.find_session(client) {
+                    self.end_session(key, now_ms);
+                }
+            }
+        }
+        self.settle(now_ms);
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        self.durability.is_some()
+    }
+
+    /// What the connection at hand waits for, unless the packet that begins with `rest` may join.
+    #[inline]
+    pub(super) fn take_commit(&mut self, rest: &[u8]) -> Option<Box<Commit>> {
+        let durability = self.durability.as_mut()?;
+        if durability.commit.as_ref()?.takes(rest) { None } else { durability.commit.take() }
+    }
+
+    /// The client's CONNECT is accepted: its session is opened in the metadata first.
+    #[allow(clippy::too_many_arguments, reason = "all of them are the CONNECT's")]
+    pub(super) fn owe_connect(
+        &mut self,
+        key: ConnKey,
+        request: &Connect<'_>,
+        raw: &[u8],
+        assigned: Option<String>,
+        accepted: &Accepted,
+        auth_data: Option<&[u8]>,
+        now_ms: u64,
+    ) {
+        let Some(durability) = self.durability.as_ref() else { return };
+        let client = client_key(assigned.as_deref().unwrap_or(request.client_id));
+        let command = Command::OpenSession(OpenSession {
+            client,
+            clean_start: request.clean_start,
+            node: durability.handle.node(),
+            expiry_interval_s: accepted.session_expiry_s,
+            will: request.will.as_ref().map(|will| stored_will(&Will::keep(will, 0))),
+            now_ms: now_ms + durability.wall_offset_ms,
+        });
+        let opening = Opening {
+            connect: Bytes::copy_from_slice(raw),
+            assigned,
+            auth_data: auth_data.map(<[u8]>::to_vec),
+        };
+        if let Some(conn) = self.conn(key) {
+            conn.phase = Phase::Authenticating;
+        }
+        self.owe(command, Owed::Connect(opening), 0);
+    }
+
+    /// SUBSCRIBE of a durable session: SUBACK waits. False when there is nothing to wait for.
+    pub(super) fn owe_suback(
+        &mut self,
+        session: SessionKey,
+        packet_id: PacketId,
+        codes: &SmallVec<[u8; 8]>,
+        granted: Vec<StoredSubscription>,
+    ) -> bool {
+        let Some((client, epoch)) = self.durable_client(session) else { return false };
+        if granted.is_empty() {
+            return false;
+        }
+        let filters = granted.iter().map(|stored| stored.filter.as_str().into()).collect();
+        let command = Command::Subscribe { client, epoch, subscriptions: granted };
+        self.owe(command, Owed::SubAck { packet_id, codes: codes.clone(), filters }, 0);
+        true
+    }
+
+    /// UNSUBSCRIBE of a durable session: UNSUBACK waits. False when there is nothing to wait for.
+    pub(super) fn owe_unsuback(
+        &mut self,
+        session: SessionKey,
+        packet_id: PacketId,
+        codes: &SmallVec<[u8; 8]>,
+        filters: Vec<String>,
+    ) -> bool {
+        let Some((client, epoch)) = self.durable_client(session) else { return false };
+        if filters.is_empty() {
+            return false;
+        }
+        let command = Command::Unsubscribe { client, epoch, filters };
+        self.owe(command, Owed::UnsubAck { packet_id, codes: codes.clone() }, 0);
+        true
+    }
+
+    /// A retained publish: it is delivered, and acknowledged, once it is committed.
+    pub(super) fn owe_publish(&mut self, draft: &Draft<'_>, ack: Option<(AckKind, PacketId)>) {
+        let Some(durability) = self.durability.as_ref() else { return };
+        let command = retain_command(draft, durability.wall_offset_ms);
+        let message = Arc::new(Message::keep(draft));
+        let bytes = message.size_bytes();
+        self.owe(command, Owed::Publish { message, ack }, bytes);
+    }
+
+    /// A will is retained: nobody waits for it.
+    pub(super) fn post_retain(&mut self, draft: &Draft<'_>) {
+        let Some(durability) = self.durability.as_ref() else { return };
+        let command = retain_command(draft, durability.wall_offset_ms);
+        self.post(command);
+    }
+
+    /// The connection of a session ended, or its deadlines changed.
+    pub(super) fn post_close(&mut self, session: SessionKey) {
+        let Some((client, epoch)) = self.durable_client(session) else { return };
+        let Some(durability) = self.durability.as_ref() else { return };
+        let entry = &self.sessions[session.0 as usize];
+        let wall_ms = |at_ms: u64| at_ms + durability.wall_offset_ms;
+        let command = Command::CloseSession(CloseSession {
+            client,
+            epoch,
+            expiry_interval_s: entry.session.expiry_interval_s,
+            expires_at_ms: entry.expires_at_ms.map(wall_ms),
+            will_at_ms: entry.will_at_ms.map(wall_ms),
+        });
+        self.post(command);
+    }
+
+    /// A session is over. Call before it is removed.
+    pub(super) fn post_end(&mut self, session: SessionKey) {
+        if let Some((client, epoch)) = self.durable_client(session) {
+            let node = self.durability.as_ref().map_or(0, |durability| durability.handle.node());
+            self.post(Command::EndSession { client, epoch, node });
+        }
+    }
+
+    /// A waiting will was published.
+    pub(super) fn post_will_taken(&mut self, session: SessionKey) {
+        if let Some((client, epoch)) = self.durable_client(session) {
+            self.post(Command::TakeWill { client, epoch });
+        }
+    }
+
+    fn keep_promise(&mut self, key: ConnKey, owed: Owed, reply: &Reply, now_ms: u64) {
+        match owed {
+            Owed::Connect(opening) => {
+                let Reply::Session { epoch, present } = *reply else { return };
+                self.opened(key, &opening, epoch, present, now_ms);
+            }
+            Owed::SubAck { packet_id, codes, .. } => {
+                self.answer_subscribe(key, packet_id, &codes, now_ms);
+            }
+            Owed::UnsubAck { packet_id, codes } => {
+                self.answer_unsubscribe(key, packet_id, &codes, now_ms);
+            }
+            Owed::Publish { message, ack } => {
+                let any = self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
+                let reason =
+                    if any { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
+                if let Some((kind, id)) = ack {
+                    self.acknowledge_open(key, kind, id, reason);
+                }
+            }
+        }
+    }
+
+    /// Tells the client that what it asked for was not done.
+    fn break_promise(&mut self, key: ConnKey, owed: Owed, refusal: &Refusal, now_ms: u64) {
+        let busy = Violation::new(ReasonCode::ServerBusy, "the change was not committed");
+        match owed {
+            Owed::Connect(_) => {
+                let reason = match refusal {
+                    Refusal::Invalid(_) => ReasonCode::ClientIdentifierNotValid,
+                    Refusal::Limit(_) => ReasonCode::ServerUnavailable,
+                    _ => ReasonCode::UnspecifiedError,
+                };
+                if self.conn(key).is_some_and(|conn| conn.phase == Phase::Authenticating) {
+                    let violation = Violation::new(reason, "the session was not opened");
+                    connect::turn_away(self, key, &violation, now_ms);
+                }
+            }
+            Owed::SubAck { packet_id, mut codes, filters } => {
+                let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
+                    return;
+                };
+                let session = conn.session;
+                for filter in filters {
+                    self.drop_subscription(session, &filter, now_ms);
+                }
+                for code in codes.iter_mut().filter(|code| **code < 0x80) {
+                    *code = ReasonCode::UnspecifiedError as u8;
+                }
+                self.answer_subscribe(key, packet_id, &codes, now_ms);
+            }
+            // The subscription would be back after a restart, and 3.x has no way to say so.
+            Owed::UnsubAck { .. } => {
+                self.expel(key, &busy, now_ms);
+            }
+            Owed::Publish { message, ack: None } => {
+                self.stats.dropped_retained.add(1);
+                self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
+            }
+            Owed::Publish { ack: Some((kind, id)), .. } => {
+                let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
+                    return;
+                };
+                let (session, version) = (conn.session, conn.version);
+                if kind == AckKind::PubRec
+                    && let Some(entry) = self.sessions.get_mut(session.0 as usize)
+                    && entry.session.incoming.release(id)
+                    && let Some(conn) = self.conn(key)
+                {
+                    conn.open_qos2 = conn.open_qos2.saturating_sub(1);
+                }
+                if version == Version::V5 {
+                    self.acknowledge_open(key, kind, id, ReasonCode::QuotaExceeded);
+                } else {
+                    self.expel(key, &busy, now_ms); // the client sends it again
+                }
+            }
+        }
+    }
+
+    /// The session of a CONNECT is open in the metadata.
+    fn opened(&mut self, key: ConnKey, opening: &Opening, epoch: u64, present: bool, now_ms: u64) {
+        // All succeeded before, on the same bytes.
+        let Ok(Packet::Connect(request)) = decode_from_client(&opening.connect, Version::V5) else {
+            return;
+        };
+        let Ok((_, accepted)) = accept(&request, &self.rules) else { return };
+        let client_id = opening.assigned.as_deref().unwrap_or(request.client_id);
+        let known = self.find_session(client_id);
+        let waits = self.conn(key).is_some_and(|conn| conn.phase == Phase::Authenticating);
+        // Another connection of the client came later and was faster.
+        let overtaken = known.is_some_and(|at| self.sessions[at.0 as usize].epoch > epoch);
+        if !waits || overtaken {
+            if !overtaken {
+                self.abandon(client_id, epoch, &request, &accepted, now_ms);
+            }
+            self.close(key, now_ms);
+            return;
+        }
+        if known.is_none() && present {
+            self.fetch_session(client_id, now_ms);
+        } else if let Some(known) = known
+            && !present
+            && !request.clean_start
+            && self.sessions[known.0 as usize].epoch > 0
+            && self.sessions[known.0 as usize].conn.is_none()
+        {
+            // Its deadline has come, though the timer has not.
+            self.end_session(known, now_ms);
+        }
+        let auth_data = opening.auth_data.as_deref();
+        let assigned = opening.assigned.as_deref();
+        connect::let_in(self, key, &request, assigned, &accepted, auth_data, epoch, now_ms);
+    }
+
+    /// The connection ended before its session was open: the session lost its connection at once.
+    fn abandon(
+        &mut self,
+        client_id: &str,
+        epoch: u64,
+        request: &Connect<'_>,
+        accepted: &Accepted,
+        now_ms: u64,
+    ) {
+        let key = match self.find_session(client_id) {
+            Some(known) if self.sessions[known.0 as usize].conn.is_some() => return,
+            Some(known) if request.clean_start => {
+                self.end_session(known, now_ms);
+                self.insert_session(client_id, accepted.session_expiry_s)
+            }
+            Some(known) => known,
+            None => self.insert_session(client_id, accepted.session_expiry_s),
+        };
+        let entry = &mut self.sessions[key.0 as usize];
+        entry.epoch = epoch;
+        entry.session.expiry_interval_s = accepted.session_expiry_s;
+        entry.expires_at_ms = (accepted.session_expiry_s != u32::MAX)
+            .then(|| now_ms + u64::from(accepted.session_expiry_s) * 1000);
+        self.post_close(key);
+        self.arm_session(key);
+    }
+
+    /// Takes a session from the metadata that this shard does not have.
+    fn fetch_session(&mut self, client_id: &str, now_ms: u64) {
+        let Some(durability) = self.durability.as_ref() else { return };
+        let client = client_key(client_id);
+        let found = durability.handle.read(|view| {
+            let record = meta::state::session(view, &client)?;
+            let mut subscriptions = Vec::new();
+            meta::state::subscriptions(view, &client, |stored| {
+                subscriptions.push(stored);
+                ControlFlow::Continue(())
+            })?;
+            Ok::<_, meta::store::StoreError>((record, subscriptions))
+        });
+        match found {
+            Ok((Some(record), subscriptions)) => {
+                let record = SessionRecord { connected: false, will: None, ..record };
+                self.restore(client_id, &record, &subscriptions, now_ms);
+            }
+            Ok((None, _)) => {}
+            Err(error) => tracing::error!(%error, client_id, "cannot read a session"),
+        }
+    }
+
+    fn acknowledge_open(&mut self, key: ConnKey, kind: AckKind, id: PacketId, reason: ReasonCode) {
+        if self.conn(key).is_some_and(|conn| conn.phase == Phase::Open) {
+            self.acknowledge(key, kind, id, reason);
+        }
+    }
+
+    fn durable_client(&self, session: SessionKey) -> Option<(ClientKey, u64)> {
+        self.durability.as_ref()?;
+        let entry = self.sessions.get(session.0 as usize)?;
+        (entry.epoch > 0).then(|| (client_key(&entry.session.client_id), entry.epoch))
+    }
+
+    fn owe(&mut self, command: Command, owed: Owed, bytes: usize) {
+        let Some(durability) = self.durability.as_mut() else { return };
+        let commit = durability.commit.get_or_insert_default();
+        commit.commands.push(command);
+        commit.owed.push(owed);
+        commit.bytes += bytes;
+        debug_assert_eq!(commit.commands.len(), commit.owed.len());
+    }
+
+    fn post(&mut self, command: Command) {
+        let Some(durability) = self.durability.as_mut() else { return };
+        if durability.posted.len() >= MAX_POSTED {
+            durability.posted.pop_front();
+        }
+        durability.posted.push_back(command);
+    }
+
+    fn answer_subscribe(&mut self, key: ConnKey, packet_id: PacketId, codes: &[u8], now_ms: u64) {
+        let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else { return };
+        let session = conn.session;
+        let suback = SubAck { packet_id, properties: Properties::EMPTY, codes };
+        self.answer(key, &Packet::SubAck(suback), now_ms);
+        self.pump(session, now_ms);
+    }
+
+    fn answer_unsubscribe(&mut self, key: ConnKey, packet_id: PacketId, codes: &[u8], now_ms: u64) {
+        if self.conn(key).is_some_and(|conn| conn.phase == Phase::Open) {
+            let unsuback = SubAck { packet_id, properties: Properties::EMPTY, codes };
+            self.answer(key, &Packet::UnsubAck(unsuback), now_ms);
+        }
+    }
+}
+
+fn retain_command(draft: &Draft<'_>, wall_offset_ms: u64) -> Command {
+    if draft.payload.is_empty() {
+        return Command::Unretain { topic: draft.topic.into() }; // [MQTT-3.3.1-6]
+    }
+    Command::Retain(StoredMessage {
+        topic: draft.topic.into(),
+        properties: draft.properties.into(),
+        payload: draft.payload.into(),
+        qos: draft.qos as u8,
+        expires_at_ms: draft.expires_at_ms.map(|at_ms| at_ms.get() + wall_offset_ms),
+    })
+}
+
+/// The message of a stored one; `wall_offset_ms` as in [`Shard::set_wall_clock`].
+pub fn message_of(stored: &StoredMessage, retain: bool, origin: u64, wall_offset_ms: u64) -> Message {
+    Message::keep(&Draft {
+        topic: &stored.topic,
+        payload: &stored.payload,
+        owner: None,
+        properties: &stored.properties,
+        qos: QoS::from_u8(stored.qos).unwrap_or(QoS::AtMostOnce),
+        retain,
+        // One whose time has come expires in the first millisecond.
+        expires_at_ms: stored.expires_at_ms.map(|at_ms| {
+            NonZeroU64::new(at_ms.saturating_sub(wall_offset_ms)).unwrap_or(NonZeroU64::MIN)
+        }),
+        origin,
+    })
+}
+
+fn will_of(stored: &StoredWill, origin: u64) -> Will {
+    Will {
+        message: Arc::new(message_of(&stored.message, stored.retain, origin, 0)),
+        delay_s: stored.delay_s,
+        expiry_interval_s: stored.expiry_interval_s,
+    }
+}
+
+fn stored_will(will: &Will) -> StoredWill {
+    let draft = will.message.draft();
+    StoredWill {
+        message: StoredMessage {
+            topic: draft.topic.into(),
+            properties: draft.properties.into(),
+            payload: draft.payload.into(),
+            qos: draft.qos as u8,
+            expires_at_ms: None,
+        },
+        retain: draft.retain,
+        delay_s: will.delay_s,
+        expiry_interval_s: will.expiry_interval_s,
+    }
+}
+
+fn client_key(client_id: &str) -> ClientKey {
+    ClientKey { tenant: DEFAULT_TENANT.into(), client_id: client_id.into() }
+}

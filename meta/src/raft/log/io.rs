@@ -1,0 +1,289 @@
+//! The two threads that put the log on the disk.
+//!
+//! One takes all that is queued and writes it as one batch, unsynced; the other syncs all that is
+//! written. So a batch is written while the one before is being synced, and a sync serves whoever
+//! came meanwhile. Operations are numbered from 1 in the order in which they were given, and are
+//! written in that order.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use rt_abstract::Notify;
+
+use super::{COMMITTED, END_OF_LOG, PURGED, VOTE, key};
+use crate::raft::entry::{self, Entry, LogId, Vote};
+use crate::store::{Batch, Family, Store, StoreError};
+
+/// Operations in one write, and entries after which no further operation is taken.
+const MAX_BATCH: usize = 4_096;
+
+/// What is to be written.
+#[derive(Debug)]
+pub(super) enum Operation {
+    Append(Vec<Arc<Entry>>),
+    Vote(Vote),
+    /// Removes the entries from this index on.
+    Truncate(u64),
+    /// Removes the entries from an index up to a position.
+    Purge(u64, LogId),
+}
+
+/// Called once, by a storage thread, with the error that ends the log.
+pub type FailureHook = Box<dyn Fn(&StoreError) + Send + Sync>;
+
+/// What the threads and the log share.
+pub(super) struct Io {
+    store: Arc<dyn Store>,
+    queue: Mutex<Queue>,
+    /// Something is to be written, or no more will be.
+    to_write: Condvar,
+    /// Something is to be synced, or no more will be.
+    to_sync: Condvar,
+    /// Operations up to this one are in the store.
+    written: AtomicU64,
+    /// Operations up to this one survive a power failure, purges possibly not.
+    synced: AtomicU64,
+    failed: OnceLock<StoreError>,
+    on_failure: FailureHook,
+    /// Both threads have ended.
+    finished: AtomicBool,
+    /// Told of every change of `synced`, `failed` and `finished`.
+    pub(super) progress: Notify,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Bounded by the log, which waits when too much is not synced yet.
+#[derive(Default)]
+struct Queue {
+    operations: VecDeque<Operation>,
+    /// Number of the last operation that was given.
+    given: u64,
+    /// Number of the last operation that is written and is to be synced.
+    sync_upto: u64,
+    /// Goes along with the next write: it promises nothing, so it is worth none of its own.
+    committed: Option<LogId>,
+    closed: bool,
+    writer_ended: bool,
+}
+
+impl Io {
+    /// Starts the threads.
+    pub(super) fn start(store: Arc<dyn Store>, on_failure: FailureHook) -> io::Result<Arc<Self>> {
+        let io = Arc::new(Self {
+            store,
+            queue: Mutex::default(),
+            to_write: Condvar::new(),
+            to_sync: Condvar::new(),
+            written: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            failed: OnceLock::new(),
+            on_failure,
+            finished: AtomicBool::new(false),
+            progress: Notify::new(),
+            threads: Mutex::default(),
+        });
+        let writer = io.clone();
+        let writer = Builder::new().name("raft-log-write".into()).spawn(move || writer.write())?;
+        let syncer = io.clone();
+        let syncer = Builder::new().name("raft-log-sync".into()).spawn(move || syncer.sync());
+        match syncer {
+            Ok(syncer) => {
+                *io.threads.lock().unwrap_or_else(PoisonError::into_inner) = vec![writer, syncer];
+                Ok(io)
+            }
+            Err(error) => {
+                io.end();
+                writer.join().ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Queues an operation; the caller counts them.
+    pub(super) fn give(&self, operation: Operation) {
+        let mut queue = self.lock();
+        queue.given += 1;
+        queue.operations.push_back(operation);
+        drop(queue);
+        self.to_write.notify_one();
+    }
+
+    /// Notes down how far the log is committed, with the next write.
+    pub(super) fn note_committed(&self, committed: LogId) {
+        self.lock().committed = Some(committed);
+    }
+
+    /// The number of the last operation that is in the store.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// The number of the last operation that is durable.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// The error that ended the log.
+    pub(super) fn failed(&self) -> Option<&StoreError> {
+        self.failed.get()
+    }
+
+    /// Nothing more will happen.
+    pub(super) fn finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Lets the threads end once everything that is queued is on the disk.
+    pub(super) fn end(&self) {
+        self.lock().closed = true;
+        self.to_write.notify_one();
+    }
+
+    /// Waits for the threads.
+    pub(super) fn join(&self) {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            thread.join().ok();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) {
+        loop {
+            let (batch, count, sync) = {
+                let mut queue = self.lock();
+                while queue.operations.is_empty() && !queue.closed {
+                    queue = self.to_write.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
+                if queue.operations.is_empty() && queue.committed.is_none() {
+                    break;
+                }
+                queue.take()
+            };
+            let mut out = Batch::new();
+            for operation in batch {
+                operation.into_changes(&mut out);
+            }
+            if let Err(error) = self.store.write(out) {
+                self.fail(error);
+                break;
+            }
+            let written = self.written.load(Ordering::Relaxed) + count;
+            self.written.store(written, Ordering::Release);
+            if sync {
+                self.lock().sync_upto = written;
+                self.to_sync.notify_one();
+            }
+        }
+        self.lock().writer_ended = true;
+        self.to_sync.notify_one();
+    }
+
+    fn sync(&self) {
+        let mut synced = 0;
+        loop {
+            {
+                let mut queue = self.lock();
+                while queue.sync_upto <= synced && !queue.writer_ended {
+                    queue = self.to_sync.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
+                if queue.sync_upto <= synced || self.failed.get().is_some() {
+                    break;
+                }
+            }
+            let written = self.written();
+            if let Err(error) = self.store.sync() {
+                self.fail(error);
+                break;
+            }
+            synced = written;
+            self.synced.store(synced, Ordering::Release);
+            self.progress.notify();
+        }
+        self.finished.store(true, Ordering::Release);
+        self.progress.notify();
+    }
+
+    /// Nothing is written or acknowledged from now on.
+    fn fail(&self, error: StoreError) {
+        tracing::error!("the raft log is at its end: {error}");
+        if self.failed.set(error.clone()).is_ok() {
+            (self.on_failure)(&error);
+        }
+        self.end();
+        self.lock().operations.clear();
+        self.progress.notify();
+    }
+}
+
+impl Queue {
+    /// What one write shall hold, how many operations that is, and whether any waits for a sync.
+    fn take(&mut self) -> (Vec<Taken>, u64, bool) {
+        let mut taken = Vec::new();
+        let (mut entries, mut count, mut sync) = (0, 0, false);
+        while count < MAX_BATCH as u64
+            && entries < MAX_BATCH
+            && let Some(operation) = self.operations.pop_front()
+        {
+            if let Operation::Append(appended) = &operation {
+                entries += appended.len();
+            }
+            sync |= !matches!(operation, Operation::Purge(..));
+            count += 1;
+            taken.push(Taken::Operation(operation));
+        }
+        if self.operations.is_empty() {
+            // never before the entries that are committed
+            taken.extend(self.committed.take().map(Taken::Committed));
+        }
+        (taken, count, sync)
+    }
+}
+
+enum Taken {
+    Operation(Operation),
+    Committed(LogId),
+}
+
+impl Taken {
+    fn into_changes(self, out: &mut Batch) {
+        match self {
+            Self::Operation(Operation::Append(entries)) => {
+                for one in entries {
+                    out.put(Family::Log, key(one.log_id.index), entry::encode_entry(&one));
+                }
+            }
+            Self::Operation(Operation::Vote(vote)) => {
+                out.put(Family::Meta, VOTE, entry::encode_vote(&vote));
+            }
+            Self::Operation(Operation::Truncate(from)) => {
+                out.delete_range(Family::Log, key(from), END_OF_LOG);
+            }
+            Self::Operation(Operation::Purge(from, upto)) => {
+                out.delete_range(Family::Log, key(from), key(upto.index.saturating_add(1)));
+                out.put(Family::Meta, PURGED, entry::encode_position(&upto));
+            }
+            Self::Committed(committed) => {
+                out.put(Family::Meta, COMMITTED, entry::encode_position(&committed));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Io")
+            .field("store", &self.store)
+            .field("written", &self.written())
+            .field("synced", &self.synced())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,191 @@
+//! `gearbox ctl`: what a running broker's admin address says and does.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::cli::{ClusterCommand, ConfigKeyCommand, CtlArgs, CtlCommand};
+
+/// The broker answers within its own ten seconds, or says why not.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs one command and returns what is to be printed.
+///
+/// # Errors
+/// One line for the operator.
+pub fn ctl(args: &CtlArgs) -> Result<String, String> {
+    let client = Client::new(&args.admin);
+    match &args.command {
+        CtlCommand::Cluster { command: ClusterCommand::Status { json: true } } => {
+            client.call("GET", "/cluster", None, None)
+        }
+        CtlCommand::Cluster { command: ClusterCommand::Status { json: false } } => {
+            Ok(cluster_table(&client.get("/cluster")?))
+        }
+        CtlCommand::Cluster { command: ClusterCommand::Leave { node } } => {
+            client.call("DELETE", &format!("/cluster/nodes/{node}"), None, None)
+        }
+        CtlCommand::Steps { json: true } => client.call("GET", "/steps", None, None),
+        CtlCommand::Steps { json: false } => Ok(steps_table(&client.get("/steps")?)),
+        CtlCommand::Config { command: ConfigKeyCommand::Get { key } } => {
+            client.call("GET", &format!("/config/{key}"), None, None)
+        }
+        CtlCommand::Config { command: ConfigKeyCommand::Set { key, value, if_version } } => {
+            client.call("PUT", &format!("/config/{key}"), Some(value), *if_version)
+        }
+        CtlCommand::Config { command: ConfigKeyCommand::Unset { key, if_version } } => {
+            client.call("DELETE", &format!("/config/{key}"), None, *if_version)
+        }
+    }
+}
+
+struct Client {
+    agent: ureq::Agent,
+    base: String,
+}
+
+impl Client {
+    fn new(address: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .build();
+        Self { agent: config.into(), base: format!("http://{address}") }
+    }
+
+    fn get<T: for<'a> Deserialize<'a>>(&self, path: &str) -> Result<T, String> {
+        let body = self.call("GET", path, None, None)?;
+        serde_json::from_str(&body).map_err(|error| format!("{path}: not understood: {error}"))
+    }
+
+    fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+        if_version: Option<u64>,
+    ) -> Result<String, String> {
+        let url = format!("{}{path}", self.base);
+        let mut request = ureq::http::Request::builder().method(method).uri(&url);
+        if let Some(version) = if_version {
+            request = request.header("if-match", format!("\"{version}\""));
+        }
+        let request = request
+            .body(body.unwrap_or_default().as_bytes().to_vec())
+            .map_err(|error| format!("{url}: {error}"))?;
+        let mut response =
+            self.agent.run(request).map_err(|error| format!("cannot ask {url}: {error}"))?;
+        let text = response
+            .body_mut()
+            .read_to_string()
+            .map_err(|error| format!("{url}: the answer was cut off: {error}"))?;
+        match response.status().is_success() {
+            true => Ok(text),
+            false => Err(format!("{url}: {}: {}", response.status(), text.trim())),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Status {
+    node: u64,
+    role: String,
+    leader: Option<u64>,
+    term: u64,
+    last_log_index: Option<u64>,
+    last_applied_index: Option<u64>,
+    snapshot_index: Option<u64>,
+    purged_index: Option<u64>,
+    members: Vec<Member>,
+}
+
+#[derive(Deserialize)]
+struct Member {
+    node: u64,
+    address: String,
+    voter: bool,
+    matched_index: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Steps {
+    apply: Vec<Summary>,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    step: String,
+    count: u64,
+    mean_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+}
+
+fn cluster_table(status: &Status) -> String {
+    let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
+    let mut out = format!(
+        "node {} is {}, leader {}, term {}\nlog {}, applied {}, snapshot {}, purged {}\n\n",
+        status.node,
+        status.role,
+        number(status.leader),
+        status.term,
+        number(status.last_log_index),
+        number(status.last_applied_index),
+        number(status.snapshot_index),
+        number(status.purged_index),
+    );
+    out.push_str("NODE  VOTES  HAS         ADDRESS\n");
+    for member in &status.members {
+        let votes = if member.voter { "yes" } else { "no" };
+        let has = number(member.matched_index);
+        let address = if member.address.is_empty() { "-" } else { &member.address };
+        out.push_str(&format!("{:<5} {votes:<6} {has:<11} {address}\n", member.node));
+    }
+    out
+}
+
+fn steps_table(steps: &Steps) -> String {
+    let mut out = String::from(
+        "STEP                        COUNT    MEAN us     P50 us     P99 us   P99.9 us     MAX us\n",
+    );
+    for step in &steps.apply {
+        out.push_str(&format!(
+            "apply.{:<16} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}\n",
+            step.step, step.count, step.mean_us, step.p50_us, step.p99_us, step.p999_us, step.max_us
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_say_what_was_answered() {
+        let status = r#"{"node":2,"role":"follower","leader":1,"term":3,"last_log_index":9,
+            "last_applied_index":9,"snapshot_index":null,"purged_index":null,"members":[
+            {"node":1,"address":"127.0.0.1:1","voter":true,"matched_index":null},
+            {"node":2,"address":"","voter":false,"matched_index":8}]}"#;
+        let table = cluster_table(&serde_json::from_str(status).unwrap());
+        assert!(table.starts_with("node 2 is follower, leader 1, term 3\n"), "{table}");
+        assert!(table.contains("1     yes    -           127.0.0.1:1\n"), "{table}");
+        assert!(table.contains("2     no     8           -\n"), "{table}");
+        let steps = r#"{"apply":[{"step":"route","count":3,"mean_us":1.5,"p50_us":1.0,
+            "p99_us":2.0,"p999_us":2.0,"max_us":2.5}]}"#;
+        let table = steps_table(&serde_json::from_str(steps).unwrap());
+        assert!(table.lines().nth(1).unwrap().starts_with("apply.route "), "{table}");
+    }
+
+    #[test]
+    fn nobody_there_is_an_error() {
+        let args = CtlArgs {
+            admin: "127.0.0.1:1".into(),
+            command: CtlCommand::Steps { json: false },
+        };
+        let error = ctl(&args).unwrap_err();
+        assert!(error.starts_with("cannot ask http://127.0.0.1:1/steps: "), "{error}");
+    }
+}
