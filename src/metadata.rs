@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use meta::{ApplyMode, ClusterOptions, Handle, Options, Server};
+use meta::{ApplyMode, ClusterOptions, Handle, LogLimits, Options, Server};
 use rt_abstract::{
     Address, Pinning, RunOptions, Runtime, Scheduler, Shutdown, bind,
     bound_address,
@@ -45,6 +45,11 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
         apply: match settings.meta.apply {
             ApplyName::Inline => ApplyMode::Inline,
             ApplyName::Thread => ApplyMode::Thread,
+        },
+        log: LogLimits {
+            snapshot_entries: settings.meta.snapshot_entries,
+            kept_entries: settings.meta.kept_entries,
+            max_lag_entries: settings.meta.max_lag_entries,
         },
         cluster: cluster_options,
     };

@@ -18,5 +18,5 @@ pub mod steps;
 pub mod store;
 
 pub use handle::{Answer, Handle, ProposeError};
-pub use node::{ClusterOptions, NodeError, Options, Server, open};
+pub use node::{ClusterOptions, LogLimits, NodeError, Options, Server, open};
 pub use raft::machine::ApplyMode;

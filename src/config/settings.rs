@@ -97,13 +97,19 @@ pub struct Runtime {
 }
 
 /// `[meta]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Meta {
     /// Where raft runs.
     pub raft: RaftThread,
     /// Where committed entries are applied.
     pub apply: ApplyName,
+    /// Log entries between two snapshots.
+    pub snapshot_entries: u64,
+    /// Log entries that stay behind a snapshot.
+    pub kept_entries: u64,
+    /// How many entries a node may be behind and still be sent the log.
+    pub max_lag_entries: u64,
 }
 
 /// Where raft runs.
@@ -246,6 +252,18 @@ impl Settings {
         if self.data.dir.as_os_str().is_empty() {
             return invalid("data.dir", "must not be empty");
         }
+        for (key, value) in [
+            ("meta.snapshot_entries", self.meta.snapshot_entries),
+            ("meta.kept_entries", self.meta.kept_entries),
+            ("meta.max_lag_entries", self.meta.max_lag_entries),
+        ] {
+            if !(1..=MAX_LOG_ENTRIES).contains(&value) {
+                return invalid(key, &format!("must be from 1 to {MAX_LOG_ENTRIES}"));
+            }
+        }
+        if self.meta.max_lag_entries <= self.meta.kept_entries {
+            return invalid("meta.max_lag_entries", "must be more than meta.kept_entries");
+        }
         let cluster = &self.cluster;
         if cluster.node_id == 0 {
             return invalid("cluster.node_id", "must not be 0");
@@ -368,6 +386,7 @@ const MAX_BYTES: usize = i64::MAX as usize;
 const MAX_PACKET: u32 = 268_435_460;
 const HOUR_MS: u32 = 3_600_000;
 const MAX_VERIFICATIONS: usize = 1_000_000;
+const MAX_LOG_ENTRIES: u64 = 1_000_000_000;
 const MAX_SYS_INTERVAL_S: u32 = 86_400;
 
 limits! {
@@ -442,6 +461,19 @@ impl Listener {
     /// A listener on `address` with the default backlog.
     pub fn at(address: Address) -> Self {
         Self { address: Addr(address), backlog: default_backlog() }
+    }
+}
+
+impl Default for Meta {
+    fn default() -> Self {
+        let log = meta::LogLimits::default();
+        Self {
+            raft: RaftThread::default(),
+            apply: ApplyName::default(),
+            snapshot_entries: log.snapshot_entries,
+            kept_entries: log.kept_entries,
+            max_lag_entries: log.max_lag_entries,
+        }
     }
 }
 

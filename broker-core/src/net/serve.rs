@@ -66,7 +66,6 @@ pub async fn serve<R: Runtime>(
     let mut tasks = Vec::new();
     tasks
         .push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
-    tasks.push(spawn_vital::<R, _>(&node, tick_loop(node.clone(), core.clone(), id, stopped.clone())));
     tasks.push(spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox)));
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
     tasks.push(spawn_vital::<R, _>(&node, posting));
@@ -77,6 +76,9 @@ pub async fn serve<R: Runtime>(
         let loop_ = durable::record_loop(core.clone(), meta, record.clone(), stopped.clone());
         recording = Some(spawn_vital::<R, _>(&node, loop_));
     }
+    // Not earlier: a will that is due finds the sessions of all shards.
+    let ticking = tick_loop(node.clone(), core.clone(), id, stopped.clone());
+    tasks.push(spawn_vital::<R, _>(&node, ticking));
     for fd in node.listening_sockets()? {
         let listener = R::listener(fd)?;
         tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));

@@ -27,13 +27,6 @@ use crate::state::Effect;
 use crate::steps::{APPLY_STEPS, Steps};
 use crate::store::{RocksStore, Store, StoreError};
 
-/// Entries between two snapshots, which let the log before them go.
-const ENTRIES_PER_SNAPSHOT: u64 = 50_000;
-/// Entries before a snapshot that stay, for followers that are a little behind.
-const ENTRIES_KEPT: u64 = 10_000;
-/// A follower further behind gets a snapshot instead of the log.
-const MAX_LAG_ENTRIES: u64 = 100_000;
-
 pub(crate) type MetaRaft<R> = Raft<TypeConfig<R>, Machine<R>>;
 
 /// What a node is started with.
@@ -45,8 +38,27 @@ pub struct Options {
     pub dir: PathBuf,
     /// Where entries are applied.
     pub apply: ApplyMode,
+    /// How long the log grows.
+    pub log: LogLimits,
     /// The others; a node without stays alone.
     pub cluster: Option<ClusterOptions>,
+}
+
+/// How long the log grows, in entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLimits {
+    /// Entries between two snapshots, which let the log before them go.
+    pub snapshot_entries: u64,
+    /// Entries before a snapshot that stay, for followers that are a little behind.
+    pub kept_entries: u64,
+    /// A follower further behind gets a snapshot instead of the log; more than `kept_entries`.
+    pub max_lag_entries: u64,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { snapshot_entries: 50_000, kept_entries: 10_000, max_lag_entries: 100_000 }
+    }
 }
 
 /// How a node meets the others.
@@ -140,7 +152,7 @@ async fn run<R: Runtime>(
     };
     let settings = link::Settings::new(name.clone(), options.node);
     let links = Links::<R>::new(settings.clone());
-    let config = Arc::new(config(name).validate().map_err(failed)?);
+    let config = Arc::new(config(name, options.log).validate().map_err(failed)?);
     let raft = MetaRaft::<R>::new(options.node, config, links.clone(), log, machine)
         .await
         .map_err(failed)?;
@@ -205,7 +217,7 @@ async fn run<R: Runtime>(
     }
 }
 
-fn config(cluster_name: String) -> Config {
+fn config(cluster_name: String, log: LogLimits) -> Config {
     Config {
         cluster_name,
         heartbeat_interval: 100,
@@ -213,9 +225,9 @@ fn config(cluster_name: String) -> Config {
         election_timeout_max: 800,
         install_snapshot_timeout: 60_000,
         max_payload_entries: 256,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_PER_SNAPSHOT),
-        max_in_snapshot_log_to_keep: ENTRIES_KEPT,
-        replication_lag_threshold: MAX_LAG_ENTRIES,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(log.snapshot_entries),
+        max_in_snapshot_log_to_keep: log.kept_entries,
+        replication_lag_threshold: log.max_lag_entries,
         purge_batch_size: 1_000,
         enable_pre_vote: Some(true),
         ..Config::default()

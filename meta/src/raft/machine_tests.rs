@@ -61,7 +61,7 @@ fn command(random: &mut SmallRng, index: u64) -> Command {
             will: None,
             now_ms: index * 1000,
         }),
-        2 => Command::EndSession { client, epoch },
+        2 => Command::EndSession { client, epoch, node: 1 },
         3 | 4 => {
             let subscription = StoredSubscription { filter: topic, options: 1, id: 0 };
             Command::Subscribe { client, epoch, subscriptions: vec![subscription] }

@@ -219,7 +219,7 @@ fn killed_under_load(column: &Column) {
         .unwrap_or(3);
     let folder = temporary_folder();
     let promised = Mutex::new(Promised::default());
-    let mut random = column.name.bytes().fold(17_u64, |hash, byte| hash * 31 + u64::from(byte));
+    let mut random = (column.name.bytes()).fold(17_u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
     for round in 0..rounds {
         let mut broker = start(column, folder.path());
         promised.lock().unwrap().check(broker.mqtt);

@@ -2,6 +2,7 @@
 
 mod auth;
 mod bad_input;
+mod cluster;
 mod conformance;
 mod durable;
 mod hostile;
@@ -19,6 +20,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     [
         conformance::CASES,
         bad_input::CASES,
+        cluster::CASES,
         durable::CASES,
         hostile::CASES,
         lifecycle::CASES,

@@ -61,7 +61,7 @@ struct Style {
 
 impl Style {
     fn of(byte: u8) -> Self {
-        let bit = |at: u8| byte / 3 >> at & 1 != 0;
+        let bit = |at: u8| ((byte / 3) >> at) & 1 != 0;
         Self { full: bit(0), allow_anonymous: bit(1), limited_rate: bit(2) }
     }
 }

@@ -310,6 +310,7 @@ fn an_exchange_that_fails() {
             // Topic alias 0 means 0x94, which CONNACK must not have.
             |bench, client| {
                 bench.send_bytes(client, b"\x30\x08\x00\x01t\x03\x23\x00\x00x");
+                bench.run();
             },
             ReasonCode::ProtocolError,
         ),

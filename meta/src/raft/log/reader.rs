@@ -35,7 +35,7 @@ impl<R> LogReader<R> {
 
     /// The entries from `from` to `to` (excluded) that the log has, at most `max_entries` of them
     /// and `max_bytes`, but one at least.
-    fn read(
+    pub(super) fn read(
         &self,
         from: u64,
         to: u64,
