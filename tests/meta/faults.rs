@@ -285,12 +285,13 @@ fn two_processes_do_not_share_a_store() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let ready = lines.map_while(Result::ok).any(|line| line.contains("holds the store"));
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("holds the store"));
     assert!(ready, "the other process does not open it");
     let error = RocksStore::open(dir.path(), NODE).expect_err("is in use").to_string();
     assert!(error.contains("another process"), "{error}");
     drop(child.stdin.take().map(|mut stdin| stdin.write_all(b"\n")));
+    lines.for_each(drop);
     assert!(child.wait().expect("ends").success());
     let store = RocksStore::open(dir.path(), NODE).expect("is free");
     let error = RocksStore::open(dir.path(), NODE).expect_err("is in use").to_string();

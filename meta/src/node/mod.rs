@@ -228,7 +228,7 @@ fn config(cluster_name: String, log: LogLimits) -> Config {
         snapshot_policy: SnapshotPolicy::LogsSinceLast(log.snapshot_entries),
         max_in_snapshot_log_to_keep: log.kept_entries,
         replication_lag_threshold: log.max_lag_entries,
-        purge_batch_size: 1_000,
+        purge_batch_size: (log.snapshot_entries / 10).clamp(1, 1_000),
         enable_pre_vote: Some(true),
         ..Config::default()
     }
