@@ -153,7 +153,13 @@ fn steps_table(steps: &Steps) -> String {
     for step in &steps.apply {
         out.push_str(&format!(
             "apply.{:<16} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}\n",
-            step.step, step.count, step.mean_us, step.p50_us, step.p99_us, step.p999_us, step.max_us
+            step.step,
+            step.count,
+            step.mean_us,
+            step.p50_us,
+            step.p99_us,
+            step.p999_us,
+            step.max_us
         ));
     }
     out
@@ -181,10 +187,8 @@ mod tests {
 
     #[test]
     fn nobody_there_is_an_error() {
-        let args = CtlArgs {
-            admin: "127.0.0.1:1".into(),
-            command: CtlCommand::Steps { json: false },
-        };
+        let args =
+            CtlArgs { admin: "127.0.0.1:1".into(), command: CtlCommand::Steps { json: false } };
         let error = ctl(&args).unwrap_err();
         assert!(error.starts_with("cannot ask http://127.0.0.1:1/steps: "), "{error}");
     }

@@ -6,8 +6,7 @@ use std::thread::JoinHandle;
 
 use meta::{ApplyMode, ClusterOptions, Handle, LogLimits, Options, Server};
 use rt_abstract::{
-    Address, Pinning, RunOptions, Runtime, Scheduler, Shutdown, bind,
-    bound_address,
+    Address, Pinning, RunOptions, Runtime, Scheduler, Shutdown, bind, bound_address,
 };
 
 use crate::config::{ApplyName, RaftThread, Settings};
@@ -85,10 +84,7 @@ impl RaftTask {
     ///
     /// # Errors
     /// One line for the operator.
-    pub fn start_thread<R: Runtime>(
-        &self,
-        node: Shutdown,
-    ) -> Result<Option<RaftHandle>, String> {
+    pub fn start_thread<R: Runtime>(&self, node: Shutdown) -> Result<Option<RaftHandle>, String> {
         if self.place == RaftThread::Shared {
             return Ok(None);
         }
@@ -102,7 +98,9 @@ impl RaftTask {
                 let stop = stop.clone();
                 async move {
                     match server {
-                        Some(server) => server.run::<R>(stop).await.map_err(|error| error.to_string()),
+                        Some(server) => {
+                            server.run::<R>(stop).await.map_err(|error| error.to_string())
+                        }
                         None => Ok(()),
                     }
                 }
@@ -110,9 +108,9 @@ impl RaftTask {
             let results = results.map_err(|error| format!("cannot run the metadata: {error}"))?;
             results.into_iter().collect()
         });
-        thread.map(|thread| Some(RaftHandle(thread))).map_err(|error| {
-            format!("cannot start the thread of the metadata: {error}")
-        })
+        thread
+            .map(|thread| Some(RaftHandle(thread)))
+            .map_err(|error| format!("cannot start the thread of the metadata: {error}"))
     }
 
     /// Starts it on the calling executor, if it is to run there.

@@ -87,7 +87,11 @@ async fn get_config(meta: &Handle, key: &str) -> Response<Full<Bytes>> {
     }
 }
 
-async fn put_config(meta: &Handle, key: String, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn put_config(
+    meta: &Handle,
+    key: String,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
     let expected = expected(&request);
     match Limited::new(request.into_body(), MAX_VALUE_BYTES).collect().await {
         Ok(body) => set_config(meta, key, expected, Some(body.to_bytes().to_vec())).await,
@@ -106,7 +110,9 @@ async fn set_config(
     };
     let answer = meta.propose(vec![Command::SetConfig { key, expected, value }]).await;
     match answer.map(|answer| answer.replies.into_iter().next()) {
-        Ok(Some(Reply::Config { version })) => with_version(text(StatusCode::OK, "done\n"), version),
+        Ok(Some(Reply::Config { version })) => {
+            with_version(text(StatusCode::OK, "done\n"), version)
+        }
         Ok(Some(Reply::Refused(refusal))) => {
             let status = match refusal {
                 Refusal::Conflict { .. } => StatusCode::PRECONDITION_FAILED,

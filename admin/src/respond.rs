@@ -30,7 +30,10 @@ pub(crate) fn respond(
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::TYPE));
             response
         }
-        _ => text(StatusCode::NOT_FOUND, "not found; there are /health, /metrics, /cluster, /steps and /config/KEY\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "not found; there are /health, /metrics, /cluster, /steps and /config/KEY\n",
+        ),
     }
 }
 

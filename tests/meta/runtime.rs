@@ -22,8 +22,8 @@ fn does_so_started_by_openraft<R: Runtime>(_: &RunOptions) {
 fn a_panic_reaches_the_joiner<R: Runtime>(options: &RunOptions) {
     let mut runtime = RaftRuntime::<R>::with_options(options.clone());
     runtime.block_on(async {
-        let end = RaftRuntime::<R>::spawn(async { panic!("on purpose") }).await;
-        let error = end.map(|()| ()).expect_err("panicked");
+        let end: Result<(), _> = RaftRuntime::<R>::spawn(async { panic!("on purpose") }).await;
+        let error = end.expect_err("panicked");
         assert!(RaftRuntime::<R>::is_panic(&error));
         assert!(error.to_string().contains("on purpose"));
     });

@@ -126,8 +126,12 @@ impl Shard {
     /// wall clock at `now_ms`.
     pub fn set_durability(&mut self, handle: Handle, now_ms: u64, wall_ms: u64) {
         let wall_offset_ms = wall_ms.saturating_sub(now_ms);
-        self.durability =
-            Some(Box::new(Durability { handle, wall_offset_ms, posted: VecDeque::new(), commit: None }));
+        self.durability = Some(Box::new(Durability {
+            handle,
+            wall_offset_ms,
+            posted: VecDeque::new(),
+            commit: None,
+        }));
     }
 
     /// The wall clock may have been set: deadlines that are stored from now on follow it.
@@ -196,9 +200,8 @@ impl Shard {
             let _ = self.subscribe(key, &stored.filter, options, stored.id);
         }
         let Some(durability) = self.durability.as_ref() else { return };
-        let local_ms = |wall_ms: u64| {
-            wall_ms.saturating_sub(durability.wall_offset_ms).max(now_ms + 1)
-        };
+        let local_ms =
+            |wall_ms: u64| wall_ms.saturating_sub(durability.wall_offset_ms).max(now_ms + 1);
         let entry = &mut self.sessions[key.0 as usize];
         entry.scans.clear();
         entry.epoch = record.epoch;
@@ -595,7 +598,12 @@ fn retain_command(draft: &Draft<'_>, wall_offset_ms: u64) -> Command {
 }
 
 /// The message of a stored one; `wall_offset_ms` as in [`Shard::set_wall_clock`].
-pub fn message_of(stored: &StoredMessage, retain: bool, origin: u64, wall_offset_ms: u64) -> Message {
+pub fn message_of(
+    stored: &StoredMessage,
+    retain: bool,
+    origin: u64,
+    wall_offset_ms: u64,
+) -> Message {
     Message::keep(&Draft {
         topic: &stored.topic,
         payload: &stored.payload,

@@ -157,7 +157,9 @@ impl Shard {
 
     /// The exchange of a QoS 2 publish begins.
     fn take_incoming(&mut self, key: ConnKey, publish: &Publish<'_>) {
-        let Some(id) = publish.packet_id.filter(|_| publish.qos == QoS::ExactlyOnce) else { return };
+        let Some(id) = publish.packet_id.filter(|_| publish.qos == QoS::ExactlyOnce) else {
+            return;
+        };
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
         if let Some(entry) = self.sessions.get_mut(conn.session.0 as usize) {
             entry.session.incoming.take(id);

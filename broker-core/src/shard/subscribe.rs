@@ -53,7 +53,11 @@ impl Shard {
             let code = self.subscribe(session, raw, options, id)?;
             codes.push(code as u8);
             if self.is_durable() && !code.is_error() {
-                granted.push(StoredSubscription { filter: raw.into(), options: options.to_u8(), id });
+                granted.push(StoredSubscription {
+                    filter: raw.into(),
+                    options: options.to_u8(),
+                    id,
+                });
             }
         }
         // In effect on this shard and, through the routes, for publishers of all shards: from here

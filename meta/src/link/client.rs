@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rt_abstract::{Address, AsyncWrite, Closer, MaybeSend, Runtime, Shutdown, Stream};
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::Settings;
 use super::backoff::Backoff;
@@ -27,11 +28,13 @@ use super::hello::{Answer, Hello, HelloError, Purpose};
 use super::message::Request;
 use crate::record::NodeId;
 
-/// Requests that are on their way at a time; further ones wait.
-pub const MAX_IN_FLIGHT: usize = 256;
-/// As many of them can be others than raft's own, which must not wait behind proposals that only
-/// raft can end.
+/// Requests of raft's own that are on their way at a time; further ones wait.
+pub const MAX_RAFTS_IN_FLIGHT: usize = 128;
+/// Other requests that are on their way at a time. Counted apart: raft must not wait behind proposals
+/// that only raft can end.
 pub const MAX_OTHERS_IN_FLIGHT: usize = 192;
+/// All of them.
+pub const MAX_IN_FLIGHT: usize = MAX_RAFTS_IN_FLIGHT + MAX_OTHERS_IN_FLIGHT;
 
 /// Asks one peer. Clones use the same connection. It is made at once, and kept until
 /// [`Client::close`] or until the last clone is dropped.
@@ -76,8 +79,8 @@ struct Shared {
     settings: Settings,
     target: NodeId,
     address: String,
-    permits: Semaphore,
-    other_permits: Semaphore,
+    raft_permits: Arc<Semaphore>,
+    other_permits: Arc<Semaphore>,
     stop: Shutdown,
     stopped: Shutdown,
     state: Mutex<State>,
@@ -108,8 +111,8 @@ impl<R: Runtime> Client<R> {
             settings,
             target,
             address: address.into(),
-            permits: Semaphore::new(MAX_IN_FLIGHT),
-            other_permits: Semaphore::new(MAX_OTHERS_IN_FLIGHT),
+            raft_permits: Arc::new(Semaphore::new(MAX_RAFTS_IN_FLIGHT)),
+            other_permits: Arc::new(Semaphore::new(MAX_OTHERS_IN_FLIGHT)),
             stop: Shutdown::new(),
             stopped: Shutdown::new(),
             state: Mutex::new(state),
@@ -141,21 +144,47 @@ impl<R: Runtime> Client<R> {
         self.start(request, limit).await.and_then(|body| read_answer(&body))
     }
 
-    /// As [`Client::call`], with the answer unread, and on its own: the request is encoded before
-    /// this returns. Requests are sent in the order in which their futures are first polled.
+    /// As [`Client::call`], with the answer unread, and on its own: the request is on its way when
+    /// this returns, so that requests go out in the order of the calls. Only when too many are, it
+    /// waits as a part of the future.
     pub fn start(
         &self,
         request: &Request<R>,
         limit: Duration,
     ) -> impl Future<Output = Result<Bytes, CallError>> + MaybeSend + use<R> {
-        let body = postcard::to_allocvec(request);
-        let is_rafts = request.is_rafts();
         let (outgoing, shared) = (self.outgoing.clone(), self.shared.clone());
-        async move {
-            let body = body.map_err(|error| CallError::Protocol(error.to_string()))?;
-            let exchange = exchange(&outgoing, &shared, &body, is_rafts);
-            at_most::<R, _>(limit, exchange).await.unwrap_or(Err(CallError::Timeout(limit)))
-        }
+        let permits = match request.is_rafts() {
+            true => shared.raft_permits.clone(),
+            false => shared.other_permits.clone(),
+        };
+        // Not left to the first poll: a runtime may put off the polls of some futures and not of
+        // others, and a request that overtakes another one makes raft begin anew.
+        let start = match postcard::to_allocvec(request) {
+            Err(error) => Start::Begun(Err(CallError::Protocol(error.to_string()))),
+            Ok(body) => match permits.clone().try_acquire_owned() {
+                Ok(permit) => Start::Begun(begin(&outgoing, &shared, permit, &body)),
+                Err(_) => Start::Waits(body),
+            },
+        };
+        let exchange = async move {
+            let begun = match start {
+                Start::Begun(begun) => begun?,
+                Start::Waits(body) => match permits.acquire_owned().await {
+                    Ok(permit) => begin(&outgoing, &shared, permit, &body)?,
+                    Err(_) => return Err(shared.unreachable()),
+                },
+            };
+            let Begun { answered, unsent, waiting, permit } = begun;
+            if let Some(frame) = unsent
+                && outgoing.send(frame).await.is_err()
+            {
+                return Err(shared.unreachable());
+            }
+            let answer = answered.await.unwrap_or_else(|_| Err(shared.unreachable()));
+            drop((waiting, permit));
+            answer
+        };
+        async move { at_most::<R, _>(limit, exchange).await.unwrap_or(Err(CallError::Timeout(limit))) }
     }
 
     /// Ends the connection and its tasks soon. What is on its way is lost.
@@ -197,26 +226,39 @@ impl<R> std::fmt::Debug for Client<R> {
     }
 }
 
-async fn exchange(
+/// How far a request is.
+enum Start {
+    Begun(Result<Begun, CallError>),
+    /// There were too many.
+    Waits(Vec<u8>),
+}
+
+/// A request that is entered in the list, and sent.
+struct Begun {
+    answered: oneshot::Receiver<Result<Bytes, CallError>>,
+    /// It is not sent yet: there was no room.
+    unsent: Option<Vec<u8>>,
+    waiting: Waiting,
+    permit: OwnedSemaphorePermit,
+}
+
+fn begin(
     outgoing: &mpsc::Sender<Vec<u8>>,
     shared: &Arc<Shared>,
+    permit: OwnedSemaphorePermit,
     body: &[u8],
-    is_rafts: bool,
-) -> Result<Bytes, CallError> {
-    let _other = match is_rafts {
-        true => None,
-        false => shared.other_permits.acquire().await.ok(),
-    };
-    let Ok(_permit) = shared.permits.acquire().await else { return Err(shared.unreachable()) };
+) -> Result<Begun, CallError> {
     let (answer, answered) = oneshot::channel();
     let waiting = shared.enter(answer)?;
     let limit = shared.settings.max_frame_bytes;
     let frame = frame::encode(Kind::Request, waiting.request, body, limit)
         .map_err(|error| CallError::Protocol(error.to_string()))?;
-    if outgoing.send(frame).await.is_err() {
-        return Err(shared.unreachable());
-    }
-    answered.await.unwrap_or_else(|_| Err(shared.unreachable()))
+    let unsent = match outgoing.try_send(frame) {
+        Ok(()) => None,
+        Err(TrySendError::Full(frame)) => Some(frame),
+        Err(TrySendError::Closed(_)) => return Err(shared.unreachable()),
+    };
+    Ok(Begun { answered, unsent, waiting, permit })
 }
 
 impl Shared {

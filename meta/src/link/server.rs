@@ -27,6 +27,10 @@ pub const MAX_IN_FLIGHT: usize = super::client::MAX_IN_FLIGHT;
 pub const MAX_CONNECTIONS: usize = 128;
 /// Answers that wait to be written.
 const MAX_ANSWERS: usize = MAX_IN_FLIGHT;
+/// Requests that are begun or answered before the other tasks have a turn. Not more, because
+/// tokio's channels begin to refuse a task that uses them much in one turn, and would put off some
+/// requests and not others.
+const TURNS: usize = 24;
 /// How long accepting rests after an error such as "too many open files".
 const REST_AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -240,7 +244,12 @@ async fn carry_out<R, S>(
         End,
     }
     let mut running = FuturesUnordered::new();
+    let mut turns = 0;
     loop {
+        turns += 1;
+        if turns % TURNS == 0 {
+            R::yield_now().await;
+        }
         let turn = poll_fn(|cx| {
             if let Poll::Ready(Some(answer)) = running.poll_next_unpin(cx) {
                 return Poll::Ready(Turn::Answer(answer));

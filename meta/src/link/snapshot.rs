@@ -401,7 +401,6 @@ impl<R: Runtime> Inbox<R> {
     ///
     /// # Errors
     /// A text: another offer came meanwhile, or pieces are missing.
-    #[expect(clippy::type_complexity, reason = "openraft's names")]
     pub async fn finish(
         &self,
         from: NodeId,

@@ -99,7 +99,10 @@ impl<R: Runtime> Leader<R> {
                     match self.ask::<Proposed>(node, &address, &request, left).await {
                         Ok(Proposed { index, replies }) => {
                             // What was answered here can be read here.
-                            return self.applied(index, left).await.map(|()| Answer { index, replies });
+                            return self
+                                .applied(index, left)
+                                .await
+                                .map(|()| Answer { index, replies });
                         }
                         Err(failure) => {
                             R::sleep(REST).await;

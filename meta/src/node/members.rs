@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use openraft::errors::{ClientWriteError, RaftError};
 use openraft::ChangeMembers;
+use openraft::errors::{ClientWriteError, RaftError};
 use rt_abstract::{Runtime, Shutdown};
 
 use super::leader::{Failure, Leader};

@@ -144,8 +144,7 @@ async fn run<R: Runtime>(
         let handle = handle.clone();
         Arc::new(move |effects: Vec<Effect>| handle.tell(&effects))
     };
-    let machine =
-        Machine::<R>::new(store.clone(), sink, options.apply, steps).map_err(failed)?;
+    let machine = Machine::<R>::new(store.clone(), sink, options.apply, steps).map_err(failed)?;
     let (name, address) = match &options.cluster {
         Some(cluster) => (cluster.name.clone(), cluster.advertise.clone()),
         None => ("gearbox".to_owned(), String::new()),

@@ -43,11 +43,7 @@ impl<R: Runtime> NodeService<R> {
 
 impl<R: Runtime> Clone for NodeService<R> {
     fn clone(&self) -> Self {
-        Self {
-            leader: self.leader.clone(),
-            handle: self.handle.clone(),
-            inbox: self.inbox.clone(),
-        }
+        Self { leader: self.leader.clone(), handle: self.handle.clone(), inbox: self.inbox.clone() }
     }
 }
 

@@ -19,8 +19,7 @@ const HEAD_BYTES: usize = 14;
 const CRC_BYTES: usize = 4;
 const RECORD_HEAD_BYTES: usize = 8;
 
-/// A key with its value.
-pub type Record = (Vec<u8>, Vec<u8>);
+pub use crate::store::Record;
 
 /// Records of [`Family::State`], in the order of their keys.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A state in a map, for tests.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
 use super::{Effect, Tx, apply, check};
 use crate::command::{Command, Reply};
@@ -76,7 +76,7 @@ impl View for MapView {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         assert_eq!(family, Family::State);
         if to.is_some_and(|to| to <= from) {

@@ -107,7 +107,7 @@ impl View for Tx<'_> {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         if family != Family::State {
             return self.view.scan(family, from, to, visit);

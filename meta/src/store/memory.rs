@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ impl View for MemoryStore {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         // not under the lock, for the visitor may use the store; and only this family's table, for
         // a write copies one that is being looked at
@@ -340,7 +340,7 @@ impl View for Tables {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         if to.is_some_and(|to| to <= from) {
             return Ok(());
@@ -391,7 +391,7 @@ mod tests {
                 String::from_utf8_lossy(key),
                 String::from_utf8_lossy(value)
             ));
-            ControlFlow::Continue(())
+            std::ops::ControlFlow::Continue(())
         })
         .expect("scan");
         found

@@ -80,15 +80,21 @@ pub trait View {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError>;
 
     /// The last key of a family with its value.
     ///
     /// # Errors
     /// As the store says.
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError>;
+    fn last(&self, family: Family) -> Result<Option<Record>, StoreError>;
 }
+
+/// A key with its value.
+pub type Record = (Vec<u8>, Vec<u8>);
+
+/// Is shown keys with their values, one after the other, until it breaks.
+pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// See [`Store::checkpoint`].
 pub type Checkpoint = Box<dyn View + Send + Sync>;

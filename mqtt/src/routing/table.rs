@@ -141,7 +141,7 @@ impl Descriptor {
     }
 
     /// The lines to search, home first.
-    fn from_home(self, hash: u64) -> impl Iterator<Item = u32> {
+    fn search_lines(self, hash: u64) -> impl Iterator<Item = u32> {
         let mut next = self.home(hash);
         (0..self.lines()).map(move |_| {
             let line = next;
@@ -284,7 +284,7 @@ impl Table {
         key: Key,
         is: &impl Fn(&[u8]) -> bool,
     ) -> Option<Spot> {
-        for number in descriptor.from_home(key.hash) {
+        for number in descriptor.search_lines(key.hash) {
             let line = self.lines.get(number)?;
             let mut is_full = true;
             for (at, slot) in line.0.iter().enumerate() {

@@ -154,11 +154,11 @@ pub fn the_calling_thread_runs_what_cannot_move<R: Runtime>(options: &RunOptions
         assert_eq!(result.expect("runs"), (round, here.clone()));
         assert_eq!(Arc::strong_count(&held), 1, "a task outlives its executor");
     }
-    let error = R::block_on(options, async {
+    let result: std::io::Result<()> = R::block_on(options, async {
         R::yield_now().await;
         panic!("fails on purpose");
     });
-    let error = error.map(|()| ()).expect_err("panicked");
+    let error = result.expect_err("panicked");
     assert!(error.to_string().contains("fails on purpose"), "{error}");
 }
 

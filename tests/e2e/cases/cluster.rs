@@ -190,9 +190,9 @@ fn http(
     let answer = String::from_utf8(answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
-    let version = head.lines().find_map(|line| {
-        line.strip_prefix("etag: \"")?.strip_suffix('"')?.parse().ok()
-    });
+    let version = head
+        .lines()
+        .find_map(|line| line.strip_prefix("etag: \"")?.strip_suffix('"')?.parse().ok());
     Some((status, version, body.to_owned()))
 }
 
@@ -232,14 +232,14 @@ fn client(
     while !over.load(Ordering::SeqCst) {
         turn += 1;
         let admin = {
-            let admins = admins.lock().unwrap();
+            let admins = admins.lock().expect("nobody panicked");
             admins[turn % admins.len()]
         };
         let write = turn % 3 != 0;
         let value = format!("{number}-{turn}");
         let begin = Instant::now();
         let answer = if write {
-            tried.lock().unwrap().push(value.clone());
+            tried.lock().expect("nobody panicked").push(value.clone());
             http(admin, "PUT", "/config/register", Some(known), &value)
         } else {
             http(admin, "GET", "/config/register", None, "")
@@ -249,7 +249,13 @@ fn client(
             Some((200, Some(version), body)) => {
                 let value = if write { value } else { body };
                 known = version;
-                history.lock().unwrap().push(Event { begin, end, write, version, value });
+                history.lock().expect("nobody panicked").push(Event {
+                    begin,
+                    end,
+                    write,
+                    version,
+                    value,
+                });
             }
             Some((412, Some(version), _)) => known = version,
             Some((404, ..)) => known = 0,
@@ -303,9 +309,9 @@ fn history_is_linearizable(column: &Column) {
         }
         let ends = EndClients(&over);
         let progress = || {
-            let before = history.lock().unwrap().len();
+            let before = history.lock().expect("nobody panicked").len();
             until("the clients to get on", || {
-                (history.lock().unwrap().len() > before + 20).then_some(())
+                (history.lock().expect("nobody panicked").len() > before + 20).then_some(())
             });
         };
         progress();
@@ -313,14 +319,17 @@ fn history_is_linearizable(column: &Column) {
             let leader = cluster.leader();
             let killed = Instant::now();
             cluster.kill(leader);
-            *admins.lock().unwrap() = cluster.admins();
+            *admins.lock().expect("nobody panicked") = cluster.admins();
             let back = until("a write after the leader's death", || {
-                let history = history.lock().unwrap();
-                history.iter().find(|event| event.write && event.begin > killed).map(|event| event.end)
+                let history = history.lock().expect("nobody panicked");
+                history
+                    .iter()
+                    .find(|event| event.write && event.begin > killed)
+                    .map(|event| event.end)
             });
             outages.push(back - killed);
             cluster.start_node(leader);
-            *admins.lock().unwrap() = cluster.admins();
+            *admins.lock().expect("nobody panicked") = cluster.admins();
         }
         progress();
         let follower = (cluster.leader() + 1) % 3;
@@ -329,25 +338,25 @@ fn history_is_linearizable(column: &Column) {
             .filter(|node| *node != follower)
             .map(|node| cluster.broker(node).admin)
             .collect();
-        *admins.lock().unwrap() = admins_of_others;
+        *admins.lock().expect("nobody panicked") = admins_of_others;
         progress();
         signal(cluster.broker(follower), rustix::process::Signal::CONT);
-        *admins.lock().unwrap() = cluster.admins();
+        *admins.lock().expect("nobody panicked") = cluster.admins();
         progress();
         // Nothing reaches the leader, whose own requests are answered: it goes on to lead, and only
         // its own clients get on.
         let deaf = cluster.leader();
         cluster.gates[deaf].shut(true);
-        *admins.lock().unwrap() = vec![cluster.broker(deaf).admin];
+        *admins.lock().expect("nobody panicked") = vec![cluster.broker(deaf).admin];
         progress();
         cluster.gates[deaf].shut(false);
-        *admins.lock().unwrap() = cluster.admins();
+        *admins.lock().expect("nobody panicked") = cluster.admins();
         progress();
         drop(ends);
     });
-    let history = history.into_inner().unwrap();
+    let history = history.into_inner().expect("nobody panicked");
     let (events, writes) = (history.len(), history.iter().filter(|event| event.write).count());
-    check(history, &tried.into_inner().unwrap());
+    check(history, &tried.into_inner().expect("nobody panicked"));
     outages.sort();
     if kills > 1 {
         let (middle, longest) = (outages[outages.len() / 2], outages[outages.len() - 1]);

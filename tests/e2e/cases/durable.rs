@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use meta::store::{RocksStore, Store};
@@ -37,7 +37,13 @@ fn start(column: &Column, dir: &Path) -> Broker {
 }
 
 /// CONNECT of version 5 that keeps its session for `expiry_s`; whether it was there.
-fn resume(broker: SocketAddr, id: &str, clean: bool, expiry_s: u32, will: Option<&str>) -> (Raw, bool) {
+fn resume(
+    broker: SocketAddr,
+    id: &str,
+    clean: bool,
+    expiry_s: u32,
+    will: Option<&str>,
+) -> (Raw, bool) {
     let mut client = Raw::open(broker, 5);
     client.send(&durable_connect(id, clean, expiry_s, will));
     let answer = client.expect(CONNACK);
@@ -219,10 +225,11 @@ fn killed_under_load(column: &Column) {
         .unwrap_or(3);
     let folder = temporary_folder();
     let promised = Mutex::new(Promised::default());
-    let mut random = (column.name.bytes()).fold(17_u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
+    let mut random =
+        (column.name.bytes()).fold(17_u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
     for round in 0..rounds {
         let mut broker = start(column, folder.path());
-        promised.lock().unwrap().check(broker.mqtt);
+        promised.lock().expect("nobody panicked").check(broker.mqtt);
         let over = AtomicBool::new(false);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let life = Duration::from_millis(30 + (random >> 33) % 400);
@@ -241,7 +248,7 @@ fn killed_under_load(column: &Column) {
         check_store(&folder.path().join("meta"));
     }
     let broker = start(column, folder.path());
-    promised.lock().unwrap().check(broker.mqtt);
+    promised.lock().expect("nobody panicked").check(broker.mqtt);
 }
 
 /// What the broker has acknowledged.
@@ -263,7 +270,9 @@ fn load(
 ) {
     let mut publisher = None;
     let topic = format!("counter/{client}");
-    let mut number = promised.lock().unwrap().retained.get(&topic).copied().unwrap_or(0) + 1_000;
+    let mut number =
+        promised.lock().expect("nobody panicked").retained.get(&topic).copied().unwrap_or(0)
+            + 1_000;
     for step in 0.. {
         if over.load(Ordering::SeqCst) {
             return;
@@ -274,19 +283,21 @@ fn load(
         if !came(&mut session, CONNACK) {
             return;
         }
-        promised.lock().unwrap().sessions.insert(id.clone(), 0);
+        promised.lock().expect("nobody panicked").sessions.insert(id.clone(), 0);
         for filter in 0..3_u32 {
             session.send(&subscribe(5, 1 + filter as u16, &format!("{id}/{filter}"), 1));
             if !came(&mut session, SUBACK) {
                 return;
             }
-            promised.lock().unwrap().sessions.insert(id.clone(), filter + 1);
+            promised.lock().expect("nobody panicked").sessions.insert(id.clone(), filter + 1);
         }
-        let publisher = publisher.get_or_insert_with(|| try_open(address).map(|mut raw| {
-            raw.send(&crate::raw::connect(5, &format!("p-{round}-{client}"), 600));
-            came(&mut raw, CONNACK);
-            raw
-        }));
+        let publisher = publisher.get_or_insert_with(|| {
+            try_open(address).map(|mut raw| {
+                raw.send(&crate::raw::connect(5, &format!("p-{round}-{client}"), 600));
+                came(&mut raw, CONNACK);
+                raw
+            })
+        });
         let Some(publisher) = publisher else { return };
         for _ in 0..5 {
             number += 1;
@@ -296,7 +307,7 @@ fn load(
             if !came(publisher, PUBACK) {
                 return;
             }
-            promised.lock().unwrap().retained.insert(topic.clone(), number);
+            promised.lock().expect("nobody panicked").retained.insert(topic.clone(), number);
         }
     }
 }

@@ -102,7 +102,8 @@ fn dribbling(column: &Column) {
 /// A client that never finishes its CONNECT is closed when its time is over.
 fn half_a_connect(column: &Column) {
     let environment = [("GEARBOX_LIMITS__CONNECT_TIMEOUT_MS", "1000")];
-    let broker = Broker::start_with(column, &Options { environment: &environment, ..Options::default() });
+    let broker =
+        Broker::start_with(column, &Options { environment: &environment, ..Options::default() });
     let mut neighbour = Neighbour::new(&broker);
     let whole = raw::connect(5, "half", 60);
     let start = Instant::now();

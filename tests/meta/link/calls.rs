@@ -77,8 +77,9 @@ fn every_request_has_its_answer<R: Runtime>(options: &RunOptions) {
             client.call(&Request::Vote(vote.clone()), LONG).await.expect("answers");
         assert!(voted.vote_granted && voted.vote == Vote::new(7, ASKING));
         // An error of the service reaches who asked, and only him.
-        let refused = client.call::<VoteResponse<TypeConfig<R>>>(&Request::PreVote(vote), LONG);
-        let refused = refused.await.expect_err("refused");
+        let request = Request::PreVote(vote);
+        let refused = client.call::<VoteResponse<TypeConfig<R>>>(&request, LONG).await;
+        let refused = refused.expect_err("refused");
         assert_eq!(refused, CallError::Refused("not in the mood".into()));
         // An answer of another type than expected is no panic.
         let odd = client.call::<Vec<u64>>(&Request::Status, LONG).await.expect_err("odd");
@@ -127,8 +128,9 @@ fn more_calls_than_may_be_on_their_way<R: Runtime>(options: &RunOptions) {
             .collect();
         for _ in 0..10 {
             let vote = VoteRequest::<TypeConfig<R>>::new(Vote::new(7, ASKING), None);
-            let voted = client.call::<VoteResponse<TypeConfig<R>>>(&Request::Vote(vote), LONG);
-            assert!(voted.await.expect("answers").vote_granted);
+            let request = Request::Vote(vote);
+            let voted = client.call::<VoteResponse<TypeConfig<R>>>(&request, LONG).await;
+            assert!(voted.expect("answers").vote_granted);
         }
         client.close().await;
         for task in stuck {

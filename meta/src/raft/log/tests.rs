@@ -160,7 +160,7 @@ fn a_failure_is_the_end() {
         io.join();
         assert_eq!(io.synced(), 1);
         let failed = io.failed().expect("failed").to_string();
-        assert_eq!(*told.lock().expect("lock"), [failed.clone()]);
+        assert_eq!(*told.lock().expect("lock"), std::slice::from_ref(&failed)[..]);
         assert!(failed.contains("space") || failed.contains("Input"), "{failed}");
         store.crash(0);
         let tail = load(&store).expect("loads");

@@ -1,7 +1,6 @@
 //! Reading from RocksDB: the database as it is, a moment of it, or a checkpoint.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -93,7 +92,7 @@ impl View for DbView<'_> {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         let Some(family) = self.family(family) else { return Ok(()) };
         if to.is_some_and(|to| to <= from) {
@@ -163,7 +162,7 @@ impl View for OwnedCheckpoint {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         self.view()?.scan(family, from, to, visit)
     }
@@ -192,7 +191,7 @@ impl View for Closed {
         _: Family,
         _: &[u8],
         _: Option<&[u8]>,
-        _: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        _: &mut crate::store::Visitor<'_>,
     ) -> Result<(), StoreError> {
         Err(closed())
     }

@@ -43,7 +43,7 @@ impl Table {
             None => return false,
         };
         let Some(record) = self.write(spare, filter, found) else { return false };
-        for number in descriptor.from_home(key.hash) {
+        for number in descriptor.search_lines(key.hash) {
             let Some(line) = self.lines.get(number) else { break };
             for slot in &line.0 {
                 let before = slot.load(Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl Table {
                 continue;
             }
             // Its place needs no more of the hash than the slot has.
-            let mut places = new.from_home(slot >> 32).flat_map(line);
+            let mut places = new.search_lines(slot >> 32).flat_map(line);
             if let Some(free) = places.find(|place| place.load(Ordering::Relaxed) == 0) {
                 free.store(slot, Ordering::Relaxed);
             }
