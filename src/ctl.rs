@@ -109,6 +109,7 @@ struct Member {
 
 #[derive(Deserialize)]
 struct Steps {
+    connect: Vec<Summary>,
     apply: Vec<Summary>,
 }
 
@@ -148,18 +149,14 @@ fn cluster_table(status: &Status) -> String {
 
 fn steps_table(steps: &Steps) -> String {
     let mut out = String::from(
-        "STEP                        COUNT    MEAN us     P50 us     P99 us   P99.9 us     MAX us\n",
+        "STEP                              COUNT    MEAN us     P50 us     P99 us   P99.9 us     MAX us\n",
     );
-    for step in &steps.apply {
+    let connect = steps.connect.iter().map(|step| ("connect", step));
+    for (of, step) in connect.chain(steps.apply.iter().map(|step| ("apply", step))) {
+        let name = format!("{of}.{}", step.step);
         out.push_str(&format!(
-            "apply.{:<16} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}\n",
-            step.step,
-            step.count,
-            step.mean_us,
-            step.p50_us,
-            step.p99_us,
-            step.p999_us,
-            step.max_us
+            "{name:<28} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}\n",
+            step.count, step.mean_us, step.p50_us, step.p99_us, step.p999_us, step.max_us
         ));
     }
     out
@@ -179,7 +176,7 @@ mod tests {
         assert!(table.starts_with("node 2 is follower, leader 1, term 3\n"), "{table}");
         assert!(table.contains("1     yes    -           127.0.0.1:1\n"), "{table}");
         assert!(table.contains("2     no     8           -\n"), "{table}");
-        let steps = r#"{"apply":[{"step":"route","count":3,"mean_us":1.5,"p50_us":1.0,
+        let steps = r#"{"connect":[],"apply":[{"step":"route","count":3,"mean_us":1.5,"p50_us":1.0,
             "p99_us":2.0,"p999_us":2.0,"max_us":2.5}]}"#;
         let table = steps_table(&serde_json::from_str(steps).unwrap());
         assert!(table.lines().nth(1).unwrap().starts_with("apply.route "), "{table}");

@@ -35,7 +35,10 @@ pub(crate) async fn respond(
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     Ok(match path {
         "/cluster" if get => json(&meta.status()),
-        "/steps" if get => json(&Steps { apply: meta.steps().summaries() }),
+        "/steps" if get => json(&Steps {
+            connect: node.connect_steps().summaries(),
+            apply: meta.steps().summaries(),
+        }),
         "/cluster" | "/steps" => not_allowed("GET, HEAD"),
         path if path.starts_with("/cluster/nodes/") => {
             let number = path["/cluster/nodes/".len()..].parse::<u64>();
@@ -72,6 +75,7 @@ pub(crate) async fn respond(
 
 #[derive(Serialize)]
 struct Steps {
+    connect: Vec<meta::steps::Summary>,
     apply: Vec<meta::steps::Summary>,
 }
 

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use meta::Handle;
+use meta::steps::Steps;
 use mqtt::routing::SharedRoutes;
 use rt_abstract::{
-    Address, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
+    Address, Instant, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
 };
 
 use crate::access::Access;
@@ -22,6 +23,24 @@ pub const MAX_SHARDS: usize = 64;
 /// Sockets on their way to a shard; when full, accepting shards wait.
 const CONTROL_MAIL: usize = 1024;
 
+/// Steps of a CONNECT with a durable session that are timed, as in [`Node::connect_steps`].
+pub const CONNECT_STEPS: [&str; 2] = ["session_process.wait", "session_process.run"];
+
+/// One of [`CONNECT_STEPS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectStep {
+    /// From the proposal to its commit being answered.
+    SessionProcessWait,
+    /// From the answer to the CONNACK being ready.
+    SessionProcessRun,
+}
+
+impl From<ConnectStep> for usize {
+    fn from(step: ConnectStep) -> Self {
+        step as Self
+    }
+}
+
 /// One broker process: its configuration, its listening sockets, its counters, and the switch
 /// that ends it. Made before the runtime starts, so that a busy port is a plain error.
 #[derive(Debug)]
@@ -33,6 +52,9 @@ pub struct Node {
     fabric: Arc<Fabric>,
     access: Arc<Access>,
     meta: Option<Handle>,
+    connect_steps: Steps,
+    /// When a slow CONNECT was logged last, in milliseconds.
+    slow_logged_ms: AtomicU64,
     /// Shards that have not got back yet what the metadata has for them.
     unrestored: AtomicUsize,
     restored: Shutdown,
@@ -88,6 +110,8 @@ impl Node {
             fabric: Arc::new(fabric),
             access,
             meta,
+            connect_steps: Steps::new(&CONNECT_STEPS),
+            slow_logged_ms: AtomicU64::new(0),
             unrestored: AtomicUsize::new(shards),
             restored: Shutdown::new(),
             elsewhere: (0..shards).map(|_| Mutex::default()).collect(),
@@ -135,6 +159,21 @@ impl Node {
     /// What [`Node::tell_owner`] was told for a shard, in order.
     pub(crate) fn take_elsewhere(&self, shard: usize) -> Vec<Elsewhere> {
         std::mem::take(&mut *self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where the time of opening durable sessions goes.
+    pub fn connect_steps(&self) -> &Steps {
+        &self.connect_steps
+    }
+
+    /// Whether a slow CONNECT may be logged: one per second.
+    pub(crate) fn may_log_slow(&self, now: Instant) -> bool {
+        let now_ms = now.as_millis();
+        let last_ms = self.slow_logged_ms.load(Ordering::Relaxed);
+        now_ms >= last_ms + 1000
+            && (self.slow_logged_ms)
+                .compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// One more shard has got back what the metadata has for it.

@@ -11,7 +11,7 @@ use mqtt::access::PasswordCheck;
 use rt_abstract::{AsyncRead, Runtime, Shared, Stream};
 
 use super::core::{Core, enter};
-use crate::node::Node;
+use crate::node::{ConnectStep, Node};
 use crate::shard::{Commit, ConnKey, Lane, Mail, Next, Origin, Received, Verified};
 
 /// Serves a socket until its end. `first` holds what another shard has read from it already.
@@ -118,12 +118,29 @@ async fn propose<R: Runtime>(
     key: ConnKey,
     mut commit: Box<Commit>,
 ) -> Next {
+    let opens_session = commit.opens_session();
+    let proposed = R::now();
     let result = match node.meta() {
         Some(meta) => meta.propose(commit.take_commands()).await,
         None => Err(meta::ProposeError::Stopped),
     };
-    enter(core, |core, now_ms| core.shard.on_committed(key, *commit, result, now_ms)).next
+    let answered = R::now();
+    let next =
+        enter(core, |core, now_ms| core.shard.on_committed(key, *commit, result, now_ms)).next;
+    if opens_session {
+        let (waited, ran) = (answered - proposed, R::now() - answered);
+        node.connect_steps().add(ConnectStep::SessionProcessWait, waited);
+        node.connect_steps().add(ConnectStep::SessionProcessRun, ran);
+        if waited > SLOW && node.may_log_slow(answered) {
+            let (waited_ms, ran_us) = (waited.as_millis(), ran.as_micros());
+            tracing::warn!(waited_ms, ran_us, "slow CONNECT: session_process");
+        }
+    }
+    next
 }
+
+/// A CONNECT that waits longer for its session is logged, though not more than one per second.
+const SLOW: Duration = Duration::from_millis(200);
 
 /// One read and everything that follows from it; `None` when the socket has ended.
 async fn read_once<R: Runtime>(

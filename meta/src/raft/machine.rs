@@ -31,6 +31,9 @@ const MAX_ENTRIES: usize = 1_024;
 /// Commands, after which no further entry is added.
 const MAX_COMMANDS: usize = 4_096;
 
+/// A batch that takes longer is logged.
+const SLOW: Duration = Duration::from_millis(100);
+
 /// Is given the effects of each batch, in order, when it is in the store and before anybody is
 /// answered: who reads what it keeps sees what he was told. It must not block, and bounds what it
 /// keeps by itself. Called from the thread that applies.
@@ -219,7 +222,13 @@ impl Applier {
         }
         tx.put(keys::raft(APPLIED), encode_position(&last));
         self.store.write(tx.into_changes())?;
-        self.steps.add(Step::SetLastApplied, (self.clock)().saturating_sub(ready));
+        let written = (self.clock)();
+        self.steps.add(Step::SetLastApplied, written.saturating_sub(ready));
+        if written.saturating_sub(begin) > SLOW {
+            let route_ms = decided.saturating_sub(begin).as_millis();
+            let set_last_applied_ms = written.saturating_sub(ready).as_millis();
+            tracing::warn!(route_ms, set_last_applied_ms, entries = replies.len(), "slow apply");
+        }
         if !effects.is_empty() {
             (self.effects)(effects);
         }
