@@ -6,27 +6,22 @@
 //! ended, a session that expired) is posted, and proposed in order by a task of the shard.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use meta::command::{CloseSession, Command, OpenSession, Refusal, Reply};
-use meta::record::{
-    ClientKey, DEFAULT_TENANT, SessionRecord, StoredMessage, StoredSubscription, StoredWill,
-};
+use meta::record::{ClientKey, StoredSubscription};
 use meta::{Answer, Handle, ProposeError};
 use mqtt::protocol::{Accepted, Violation, accept};
 use mqtt::session::{Draft, Message, Will};
 use mqtt::wire::{
-    AckKind, Connect, Packet, PacketId, Properties, QoS, ReasonCode, SubAck, SubscribeOptions,
-    Version, decode_from_client,
+    AckKind, Connect, Packet, PacketId, Properties, ReasonCode, SubAck, Version, decode_from_client,
 };
 use smallvec::SmallVec;
 
-use super::close::Parting;
 use super::conn::Phase;
 use super::publish::Retaining;
+use super::stored::{client_key, retain_command, stored_will};
 use super::{ConnKey, Received, SessionKey, Shard, connect, packets};
 
 /// Commands of one connection proposed at once.
@@ -40,9 +35,9 @@ const MAX_POSTED: usize = 1_000_000;
 /// Where this shard's durable facts go.
 #[derive(Debug)]
 pub(super) struct Durability {
-    handle: Handle,
+    pub(super) handle: Handle,
     /// Wall clock minus the shard's monotonic clock, in milliseconds.
-    wall_offset_ms: u64,
+    pub(super) wall_offset_ms: u64,
     posted: VecDeque<Command>,
     /// What the connection at hand waits for.
     commit: Option<Box<Commit>>,
@@ -68,20 +63,6 @@ pub(super) enum Owed {
     UnsubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]> },
     /// A retained message is delivered and, at QoS 1 and 2, acknowledged.
     Publish { message: Arc<Message>, ack: Option<(AckKind, PacketId)> },
-}
-
-/// What other nodes did to this one's sessions.
-#[derive(Debug)]
-pub enum Elsewhere {
-    /// A session was opened on another node: its connection here is over [MQTT-3.1.4-3].
-    Moved {
-        /// Whose.
-        client: String,
-        /// Names the opening.
-        epoch: u64,
-    },
-    /// The will of a session that lay elsewhere is due.
-    Will(Box<StoredWill>),
 }
 
 /// A CONNECT that waits for its session.
@@ -186,71 +167,6 @@ impl Shard {
         }
         let waiting = self.conn(key).and_then(|conn| conn.partial.take()).unwrap_or_default();
         packets::on_bytes(self, key, 0, waiting, now_ms)
-    }
-
-    /// Brings a session back that the metadata has: before clients are accepted, or when its client
-    /// moved here from another node. One that was connected when its node ended lost its connection
-    /// now.
-    pub fn restore(
-        &mut self,
-        client_id: &str,
-        record: &SessionRecord,
-        subscriptions: &[StoredSubscription],
-        now_ms: u64,
-    ) {
-        let key = self.insert_session(client_id, record.expiry_interval_s);
-        for stored in subscriptions {
-            let Some(options) = SubscribeOptions::from_u8(stored.options) else { continue };
-            // Nothing retained is owed again, and a refusal by a lower limit is final.
-            let _ = self.subscribe(key, &stored.filter, options, stored.id);
-        }
-        let Some(durability) = self.durability.as_ref() else { return };
-        let local_ms =
-            |wall_ms: u64| wall_ms.saturating_sub(durability.wall_offset_ms).max(now_ms + 1);
-        let entry = &mut self.sessions[key.0 as usize];
-        entry.scans.clear();
-        entry.epoch = record.epoch;
-        entry.will = record.will.as_ref().map(|will| Box::new(will_of(will, entry.number)));
-        if record.connected {
-            let delay_ms = record.will.as_ref().map_or(0, |will| u64::from(will.delay_s) * 1000);
-            entry.will_at_ms = entry.will.is_some().then_some(now_ms + delay_ms.max(1));
-            entry.expires_at_ms = (record.expiry_interval_s != u32::MAX)
-                .then(|| now_ms + u64::from(record.expiry_interval_s) * 1000);
-            self.post_close(key);
-        } else {
-            entry.will_at_ms = record.will_at_ms.map(local_ms).filter(|_| entry.will.is_some());
-            entry.expires_at_ms = record.expires_at_ms.map(local_ms);
-        }
-        self.arm_session(key);
-    }
-
-    /// Follows what another node did.
-    pub fn on_elsewhere(&mut self, event: &Elsewhere, now_ms: u64) {
-        match event {
-            Elsewhere::Will(will) => {
-                let will = will_of(will, 0);
-                self.publish_will(&will, now_ms);
-            }
-            Elsewhere::Moved { client, epoch } => {
-                let Some(key) = self.find_session(client) else { return };
-                let entry = &mut self.sessions[key.0 as usize];
-                if entry.epoch == 0 || entry.epoch >= *epoch {
-                    return;
-                }
-                entry.epoch = 0; // the other node's from now on: nothing is recorded for it here
-                entry.will = None;
-                if let Some(conn) = entry.conn {
-                    self.stats.takeovers.add(1);
-                    self.say_disconnect(conn, ReasonCode::SessionTakenOver);
-                    self.detach(conn, Parting::TakenOver, now_ms);
-                    self.close(conn, now_ms);
-                }
-                if let Some(key) = self.find_session(client) {
-                    self.end_session(key, now_ms);
-                }
-            }
-        }
-        self.settle(now_ms);
     }
 
     pub(super) fn is_durable(&self) -> bool {
@@ -521,29 +437,6 @@ impl Shard {
         self.arm_session(key);
     }
 
-    /// Takes a session from the metadata that this shard does not have.
-    fn fetch_session(&mut self, client_id: &str, now_ms: u64) {
-        let Some(durability) = self.durability.as_ref() else { return };
-        let client = client_key(client_id);
-        let found = durability.handle.read(|view| {
-            let record = meta::state::session(view, &client)?;
-            let mut subscriptions = Vec::new();
-            meta::state::subscriptions(view, &client, |stored| {
-                subscriptions.push(stored);
-                ControlFlow::Continue(())
-            })?;
-            Ok::<_, meta::store::StoreError>((record, subscriptions))
-        });
-        match found {
-            Ok((Some(record), subscriptions)) => {
-                let record = SessionRecord { connected: false, will: None, ..record };
-                self.restore(client_id, &record, &subscriptions, now_ms);
-            }
-            Ok((None, _)) => {}
-            Err(error) => tracing::error!(%error, client_id, "cannot read a session"),
-        }
-    }
-
     fn acknowledge_open(&mut self, key: ConnKey, kind: AckKind, id: PacketId, reason: ReasonCode) {
         if self.conn(key).is_some_and(|conn| conn.phase == Phase::Open) {
             self.acknowledge(key, kind, id, reason);
@@ -587,67 +480,4 @@ impl Shard {
             self.answer(key, &Packet::UnsubAck(unsuback), now_ms);
         }
     }
-}
-
-fn retain_command(draft: &Draft<'_>, wall_offset_ms: u64) -> Command {
-    if draft.payload.is_empty() {
-        return Command::Unretain { topic: draft.topic.into() }; // [MQTT-3.3.1-6]
-    }
-    Command::Retain(StoredMessage {
-        topic: draft.topic.into(),
-        properties: draft.properties.into(),
-        payload: draft.payload.into(),
-        qos: draft.qos as u8,
-        expires_at_ms: draft.expires_at_ms.map(|at_ms| at_ms.get() + wall_offset_ms),
-    })
-}
-
-/// The message of a stored one; `wall_offset_ms` as in [`Shard::set_wall_clock`].
-pub fn message_of(
-    stored: &StoredMessage,
-    retain: bool,
-    origin: u64,
-    wall_offset_ms: u64,
-) -> Message {
-    Message::keep(&Draft {
-        topic: &stored.topic,
-        payload: &stored.payload,
-        owner: None,
-        properties: &stored.properties,
-        qos: QoS::from_u8(stored.qos).unwrap_or(QoS::AtMostOnce),
-        retain,
-        // One whose time has come expires in the first millisecond.
-        expires_at_ms: stored.expires_at_ms.map(|at_ms| {
-            NonZeroU64::new(at_ms.saturating_sub(wall_offset_ms)).unwrap_or(NonZeroU64::MIN)
-        }),
-        origin,
-    })
-}
-
-fn will_of(stored: &StoredWill, origin: u64) -> Will {
-    Will {
-        message: Arc::new(message_of(&stored.message, stored.retain, origin, 0)),
-        delay_s: stored.delay_s,
-        expiry_interval_s: stored.expiry_interval_s,
-    }
-}
-
-fn stored_will(will: &Will) -> StoredWill {
-    let draft = will.message.draft();
-    StoredWill {
-        message: StoredMessage {
-            topic: draft.topic.into(),
-            properties: draft.properties.into(),
-            payload: draft.payload.into(),
-            qos: draft.qos as u8,
-            expires_at_ms: None,
-        },
-        retain: draft.retain,
-        delay_s: will.delay_s,
-        expiry_interval_s: will.expiry_interval_s,
-    }
-}
-
-fn client_key(client_id: &str) -> ClientKey {
-    ClientKey { tenant: DEFAULT_TENANT.into(), client_id: client_id.into() }
 }
