@@ -107,6 +107,12 @@ impl Handle {
         (Self { requests, inner: Arc::new(inner) }, receiver)
     }
 
+    /// A handle on `store` without a node behind it: reads work, proposals are refused. For tests of
+    /// those who hold one.
+    pub fn detached(node: NodeId, store: Arc<dyn Store>) -> Self {
+        Self::new(node, store, Arc::new(Steps::new(&crate::steps::APPLY_STEPS))).0
+    }
+
     /// This node.
     pub fn node(&self) -> NodeId {
         self.inner.node

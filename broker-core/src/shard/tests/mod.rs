@@ -3,6 +3,7 @@
 mod auth;
 mod corpus;
 mod delivery;
+mod durable;
 mod faults;
 mod faults_wire;
 mod lifecycle;

@@ -1,0 +1,4 @@
+//! Measuring the program itself.
+
+pub mod fill;
+pub mod retain;
