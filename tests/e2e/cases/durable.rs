@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,6 +14,7 @@ use meta::store::{RocksStore, Store};
 use crate::Case;
 use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::Column;
+use crate::process::Process;
 use crate::raw::{
     CONNACK, Got, PUBACK, PUBLISH, Raw, SUBACK, connect_body, packet, publish, publish_raw, string,
     subscribe,
@@ -27,6 +29,7 @@ pub const CASES: &[Case] = &[
     Case::new("durable::a_will_survives", a_will_survives),
     Case::new("durable::ended_sessions_stay_ended", ended_sessions_stay_ended),
     Case::new("durable::raft_beside_the_shards", raft_beside_the_shards),
+    Case::new("durable::a_full_disk_ends_the_process", full_disk),
     Case::new("durable::another_nodes_directory_is_refused", another_nodes_directory),
 ];
 
@@ -205,7 +208,7 @@ fn another_nodes_directory(column: &Column) {
     let mut broker = start(column, folder.path());
     broker.terminate();
     assert!(broker.exit_status(PATIENCE).success());
-    let output = std::process::Command::new(&column.program)
+    let output = Command::new(&column.program)
         .args(["serve", "--runtime", column.runtime, "--scheduler", column.scheduler])
         .args(["--listen", "127.0.0.1:0", "--admin", "off", "--node-id", "2", "--data-dir"])
         .arg(folder.path())
@@ -214,6 +217,63 @@ fn another_nodes_directory(column: &Column) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("node 1"), "{said}");
+}
+
+/// On a file system of its own that fills up: the process says so and ends, acknowledges nothing that
+/// is not on the disk, and after room was made everything acknowledged is there.
+fn full_disk(column: &Column) {
+    // A mount namespace of its own; without root, a user namespace around it.
+    let namespace = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
+    let possible = Command::new("unshare").args([namespace, "true"]).output();
+    assert!(possible.is_ok_and(|output| output.status.success()), "unshare {namespace} is needed");
+    let folder = temporary_folder();
+    let serve = format!(
+        "'{}' serve --runtime {} --scheduler {} --listen 127.0.0.1:0 --admin off --data-dir data/x",
+        column.program.display(),
+        column.runtime,
+        column.scheduler
+    );
+    let script = format!(
+        "mkdir data && mount -t tmpfs -o size=48m none data || exit 9
+         head -c 16000000 /dev/zero > data/ballast || exit 9
+         {serve}; echo first ended with $?
+         rm data/ballast && exec {serve}"
+    );
+    let mut command = Command::new("unshare");
+    command.current_dir(folder.path()).args([namespace, "sh", "-c", &script]);
+    let mut process = Process::start(&format!("full disk [{}]", column.name), &mut command);
+    let ready = |line: &str| -> Option<SocketAddr> {
+        let (_, rest) = line.split_once(" mqtt=")?;
+        rest.split([' ', ',']).next()?.parse().ok()
+    };
+    let address = process.line("the first start", ready);
+    let mut client = Raw::connect(address, 5, "filler", 600);
+    let payload = vec![b'x'; 50_000];
+    let mut acknowledged = 0;
+    for number in 0..2_000_u32 {
+        let topic = format!("fill/{number}");
+        client.send(&publish_raw(5, PUBLISH | 1 << 1 | RETAIN, topic.as_bytes(), &[], &payload, 1));
+        match client.next(PATIENCE) {
+            Got::Packet(packet) if packet.head & 0xF0 == PUBACK => {
+                if packet.body.get(2).is_some_and(|reason| *reason >= 0x80) {
+                    break;
+                }
+                acknowledged += 1;
+            }
+            Got::Packet(_) | Got::Closed => break,
+            Got::Silence => panic!("neither an acknowledgement nor an end"),
+        }
+    }
+    assert!((1..2_000).contains(&acknowledged), "{acknowledged} acknowledged on a full disk");
+    let code = process.line("the first one's end", |line| {
+        line.strip_prefix("first ended with ")?.parse::<i32>().ok()
+    });
+    assert_eq!(code, 1, "an error, and no crash");
+    let address = process.line("the second start", ready);
+    for number in (0..acknowledged).rev().step_by(7) {
+        let found = retained(address, &format!("fill/{number}"));
+        assert!(found.is_some_and(|found| found == payload), "fill/{number} was acknowledged");
+    }
 }
 
 /// Killed at random moments while clients open sessions, subscribe and retain: what was acknowledged
