@@ -64,7 +64,7 @@ impl Load {
     pub fn run(&self, work: Work, figures: &mut Figures) -> Duration {
         let count = work.count;
         let (done, outcome) = sync_channel(1);
-        self.jobs.try_send(0, (work, done)).expect("one job at a time");
+        assert!(self.jobs.try_send(0, (work, done)).is_ok(), "one job at a time, and it is taken");
         let (times, took) = outcome.recv().expect("the executor runs");
         figures.merge(&times);
         figures.add_run(count, took);

@@ -132,25 +132,36 @@ pub(super) async fn record_loop<R: Runtime>(
 
 async fn restore_retained<R: Runtime>(node: &Node, meta: &Handle) -> Result<(), StoreError> {
     let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
-    let mut after: Option<String> = None;
+    let mut after = None;
     loop {
-        let mut page = Vec::new();
-        meta.read(|view| {
-            meta::state::retained(view, after.as_deref(), |stored| {
-                page.push(stored);
-                full(page.len())
-            })
-        })?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = Some(last.topic.clone());
-        {
-            let mut retained = node.fabric().retained.lock();
-            for stored in &page {
-                retained.set(Arc::new(message_of(stored, true, 0, wall_offset_ms)));
-            }
+        after = restore_page(node, meta, after, wall_offset_ms)?;
+        if after.is_none() {
+            return Ok(());
         }
         R::yield_now().await;
     }
+}
+
+/// One page of the retained messages behind the topic `after`; the last topic of it, if it has any.
+fn restore_page(
+    node: &Node,
+    meta: &Handle,
+    after: Option<String>,
+    wall_offset_ms: u64,
+) -> Result<Option<String>, StoreError> {
+    // Locked before it is read: what is applied meanwhile is set behind it, not before.
+    let mut retained = node.fabric().retained.lock();
+    let mut page = Vec::new();
+    meta.read(|view| {
+        meta::state::retained(view, after.as_deref(), |stored| {
+            page.push(stored);
+            full(page.len())
+        })
+    })?;
+    for stored in &page {
+        retained.set(Arc::new(message_of(stored, true, 0, wall_offset_ms)));
+    }
+    Ok(page.pop().map(|last| last.topic))
 }
 
 type Found = (ClientKey, SessionRecord, Vec<StoredSubscription>);

@@ -1,8 +1,10 @@
 //! One shard from start to end.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use rt_abstract::{Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Shared, Shutdown};
@@ -70,23 +72,35 @@ pub async fn serve<R: Runtime>(
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
     tasks.push(spawn_vital::<R, _>(&node, posting));
     let mut recording = None;
+    let mut restored = true;
     if let Some(meta) = node.meta().cloned() {
-        meta.ready().await;
-        durable::restore(&node, &core, &meta, id as u8).await.map_err(io::Error::from)?;
-        let loop_ = durable::record_loop(core.clone(), meta, record.clone(), stopped.clone());
-        recording = Some(spawn_vital::<R, _>(&node, loop_));
+        let restoring = async {
+            meta.ready().await;
+            durable::restore(&node, &core, &meta, id as u8).await
+        };
+        // There may be no majority, or another shard that cannot be restored.
+        match unless_stopped(&stopping, restoring).await {
+            Some(result) => {
+                result.map_err(io::Error::from)?;
+                let loop_ =
+                    durable::record_loop(core.clone(), meta, record.clone(), stopped.clone());
+                recording = Some(spawn_vital::<R, _>(&node, loop_));
+            }
+            None => restored = false,
+        }
     }
-    // Not earlier: a will that is due finds the sessions of all shards.
-    let ticking = tick_loop(node.clone(), core.clone(), id, stopped.clone());
-    tasks.push(spawn_vital::<R, _>(&node, ticking));
-    for fd in node.listening_sockets()? {
-        let listener = R::listener(fd)?;
-        tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
-        let accepting = accept_loop(node.clone(), core.clone(), listener, stopping.clone());
-        tasks.push(R::spawn(accepting));
+    if restored {
+        // Not earlier: a will that is due finds the sessions of all shards.
+        let ticking = tick_loop(node.clone(), core.clone(), id, stopped.clone());
+        tasks.push(spawn_vital::<R, _>(&node, ticking));
+        for fd in node.listening_sockets()? {
+            let listener = R::listener(fd)?;
+            tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
+            let accepting = accept_loop(node.clone(), core.clone(), listener, stopping.clone());
+            tasks.push(R::spawn(accepting));
+        }
+        ready();
     }
-
-    ready();
     stopping.wait().await;
     enter(&core, |core, now_ms| core.shard.shut_down(now_ms));
     let give_up_ms = R::now().as_millis() + close_timeout_ms + DRAIN_GRACE_MS;
@@ -112,6 +126,16 @@ pub async fn serve<R: Runtime>(
         }
     }
     Ok(())
+}
+
+/// What `work` comes to; `None` when `stop` came first.
+async fn unless_stopped<T>(stop: &Shutdown, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut stopped) = (pin!(work), pin!(stop.wait()));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => stopped.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 async fn tick_loop<R: Runtime>(

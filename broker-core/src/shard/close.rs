@@ -11,7 +11,6 @@ use mqtt::wire::{
 
 use super::conn::Phase;
 use super::held::Held;
-use super::publish::Retaining;
 use super::{ConnKey, SessionKey, Shard, Timer, connect};
 
 /// How a connection leaves its session.
@@ -318,10 +317,10 @@ impl Shard {
         let draft = Draft { expires_at_ms, ..draft };
         if draft.retain && self.is_durable() {
             self.post_retain(&draft);
-            self.publish_as(&draft, Retaining::Elsewhere, now_ms);
-        } else {
-            self.publish(&draft, now_ms);
         }
+        // Retained here already: its live copy does not wait for the commit, and a subscriber that
+        // comes in between gets neither otherwise.
+        self.publish(&draft, now_ms);
     }
 
     /// Takes one subscription of a session out of the shard's tree and the node's routes.

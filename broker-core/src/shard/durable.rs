@@ -19,6 +19,7 @@ use mqtt::wire::{
 };
 use smallvec::SmallVec;
 
+use super::close::Parting;
 use super::conn::Phase;
 use super::publish::Retaining;
 use super::stored::{client_key, retain_command, stored_will};
@@ -39,6 +40,8 @@ pub(super) struct Durability {
     /// Wall clock minus the shard's monotonic clock, in milliseconds.
     pub(super) wall_offset_ms: u64,
     posted: VecDeque<Command>,
+    /// Posted commands were taken, and no more asked for yet: they may not be applied.
+    recording: bool,
     /// What the connection at hand waits for.
     commit: Option<Box<Commit>>,
 }
@@ -47,7 +50,7 @@ pub(super) struct Durability {
 #[derive(Debug, Default)]
 pub struct Commit {
     commands: Vec<Command>,
-    /// One per command.
+    /// One per command, in order, with acknowledgements that have none between them.
     owed: Vec<Owed>,
     bytes: usize,
 }
@@ -61,8 +64,10 @@ pub(super) enum Owed {
     SubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]>, filters: Vec<Box<str>> },
     /// UNSUBACK.
     UnsubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]> },
-    /// A retained message is delivered and, at QoS 1 and 2, acknowledged.
-    Publish { message: Arc<Message>, ack: Option<(AckKind, PacketId)> },
+    /// A retained message of this session is delivered and, at QoS 1 and 2, acknowledged.
+    Publish { message: Arc<Message>, session: SessionKey, ack: Option<(AckKind, PacketId)> },
+    /// Waits for its turn only: acknowledgements keep the order of their packets [MQTT-4.6.0-2].
+    Ack { kind: AckKind, id: PacketId, reason: ReasonCode },
 }
 
 /// A CONNECT that waits for its session.
@@ -101,7 +106,7 @@ impl Commit {
     fn takes(&self, rest: &[u8]) -> bool {
         let is_retained = rest.first().is_some_and(|first| first & 0xF1 == 0x31);
         is_retained
-            && self.commands.len() < MAX_COMMANDS
+            && self.owed.len() < MAX_COMMANDS
             && self.bytes < MAX_COMMIT_BYTES
             && matches!(self.owed.first(), Some(Owed::Publish { .. }))
     }
@@ -116,6 +121,7 @@ impl Shard {
             handle,
             wall_offset_ms,
             posted: VecDeque::new(),
+            recording: false,
             commit: None,
         }));
     }
@@ -127,10 +133,11 @@ impl Shard {
         }
     }
 
-    /// Up to `max` posted commands, in order.
+    /// Up to `max` posted commands, in order. Those that were taken before have been answered.
     pub fn take_posted(&mut self, max: usize) -> Vec<Command> {
         let Some(durability) = self.durability.as_mut() else { return Vec::new() };
         let count = max.min(durability.posted.len());
+        durability.recording = count > 0;
         durability.posted.drain(..count).collect()
     }
 
@@ -148,12 +155,25 @@ impl Shard {
         result: Result<Answer, ProposeError>,
         now_ms: u64,
     ) -> Received {
+        if let Some(conn) = self.conn(key) {
+            conn.pause = None;
+            conn.sign_of_life(now_ms);
+        }
+        let asked = commit.owed.iter().filter(|owed| !matches!(owed, Owed::Ack { .. })).count();
         match result {
-            Ok(Answer { replies, .. }) if replies.len() == commit.owed.len() => {
-                for (owed, reply) in commit.owed.into_iter().zip(replies) {
-                    match reply {
-                        Reply::Refused(refusal) => self.break_promise(key, owed, &refusal, now_ms),
-                        reply => self.keep_promise(key, owed, &reply, now_ms),
+            Ok(Answer { replies, .. }) if replies.len() == asked => {
+                let mut replies = replies.into_iter();
+                for owed in commit.owed {
+                    if let Owed::Ack { kind, id, reason } = owed {
+                        self.acknowledge_open(key, kind, id, reason);
+                        continue;
+                    }
+                    match replies.next() {
+                        Some(Reply::Refused(refusal)) => {
+                            self.break_promise(key, owed, &refusal, now_ms);
+                        }
+                        Some(reply) => self.keep_promise(key, owed, &reply, now_ms),
+                        None => break,
                     }
                 }
             }
@@ -195,8 +215,9 @@ impl Shard {
         let Some(durability) = self.durability.as_ref() else { return };
         let client = client_key(assigned.as_deref().unwrap_or(request.client_id));
         let command = Command::OpenSession(OpenSession {
+            // What is over here is not to be resumed there, whose end may come behind this.
+            clean_start: request.clean_start || self.has_ended(&client),
             client,
-            clean_start: request.clean_start,
             node: durability.handle.node(),
             expiry_interval_s: accepted.session_expiry_s,
             will: request.will.as_ref().map(|will| stored_will(&Will::keep(will, 0))),
@@ -249,12 +270,31 @@ impl Shard {
     }
 
     /// A retained publish: it is delivered, and acknowledged, once it is committed.
-    pub(super) fn owe_publish(&mut self, draft: &Draft<'_>, ack: Option<(AckKind, PacketId)>) {
+    pub(super) fn owe_publish(
+        &mut self,
+        session: SessionKey,
+        draft: &Draft<'_>,
+        ack: Option<(AckKind, PacketId)>,
+    ) {
         let Some(durability) = self.durability.as_ref() else { return };
         let command = retain_command(draft, durability.wall_offset_ms);
         let message = Arc::new(Message::keep(draft));
         let bytes = message.size_bytes();
-        self.owe(command, Owed::Publish { message, ack }, bytes);
+        self.owe(command, Owed::Publish { message, session, ack }, bytes);
+    }
+
+    /// Acknowledges a publish now, or behind those that are owed.
+    pub(super) fn acknowledge_in_turn(
+        &mut self,
+        key: ConnKey,
+        kind: AckKind,
+        id: PacketId,
+        reason: ReasonCode,
+    ) {
+        match self.durability.as_mut().and_then(|durability| durability.commit.as_mut()) {
+            Some(commit) => commit.owed.push(Owed::Ack { kind, id, reason }),
+            None => self.acknowledge(key, kind, id, reason),
+        }
     }
 
     /// A will is retained: nobody waits for it.
@@ -307,7 +347,8 @@ impl Shard {
             Owed::UnsubAck { packet_id, codes } => {
                 self.answer_unsubscribe(key, packet_id, &codes, now_ms);
             }
-            Owed::Publish { message, ack } => {
+            Owed::Ack { .. } => {}
+            Owed::Publish { message, ack, .. } => {
                 let any = self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
                 let reason =
                     if any { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
@@ -350,22 +391,27 @@ impl Shard {
             Owed::UnsubAck { .. } => {
                 self.expel(key, &busy, now_ms);
             }
-            Owed::Publish { message, ack: None } => {
+            // What is refused anyway is; what was to succeed is sent again.
+            Owed::Ack { kind, id, reason } if reason.is_error() => {
+                self.acknowledge_open(key, kind, id, reason);
+            }
+            Owed::Ack { .. } => {}
+            Owed::Publish { message, ack: None, .. } => {
                 self.stats.dropped_retained.add(1);
                 self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
             }
-            Owed::Publish { ack: Some((kind, id)), .. } => {
+            Owed::Publish { message, session, ack: Some((kind, id)) } => {
+                // Also when the connection is gone: what its client sends again is not a duplicate.
+                let origin = message.draft().origin;
+                let released = kind == AckKind::PubRec
+                    && self.sessions.get_mut(session.0 as usize).is_some_and(|entry| {
+                        entry.number == origin && entry.session.incoming.release(id)
+                    });
                 let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
                     return;
                 };
-                let (session, version) = (conn.session, conn.version);
-                if kind == AckKind::PubRec
-                    && let Some(entry) = self.sessions.get_mut(session.0 as usize)
-                    && entry.session.incoming.release(id)
-                    && let Some(conn) = self.conn(key)
-                {
-                    conn.open_qos2 = conn.open_qos2.saturating_sub(1);
-                }
+                conn.open_qos2 = conn.open_qos2.saturating_sub(released.into());
+                let version = conn.version;
                 if version == Version::V5 {
                     self.acknowledge_open(key, kind, id, ReasonCode::QuotaExceeded);
                 } else {
@@ -419,8 +465,16 @@ impl Shard {
         accepted: &Accepted,
         now_ms: u64,
     ) {
+        // The metadata knows this opening only: the connection before it was taken over.
+        let before = self.find_session(client_id);
+        if let Some(old) = before.and_then(|known| self.sessions[known.0 as usize].conn) {
+            self.stats.takeovers.add(1);
+            self.say_disconnect(old, ReasonCode::SessionTakenOver);
+            let parting = if request.clean_start { Parting::Lost } else { Parting::TakenOver };
+            self.detach(old, parting, now_ms);
+            self.close(old, now_ms);
+        }
         let key = match self.find_session(client_id) {
-            Some(known) if self.sessions[known.0 as usize].conn.is_some() => return,
             Some(known) if request.clean_start => {
                 self.end_session(known, now_ms);
                 self.insert_session(client_id, accepted.session_expiry_s)
@@ -443,6 +497,26 @@ impl Shard {
         }
     }
 
+    /// Whether the client's session is over, and the metadata may not know it yet.
+    fn has_ended(&self, client: &ClientKey) -> bool {
+        let Some(durability) = self.durability.as_ref() else { return false };
+        if durability.posted.is_empty() && !durability.recording {
+            return false;
+        }
+        let known = self.find_session(&client.client_id);
+        if known.is_some_and(|at| self.sessions[at.0 as usize].epoch > 0) {
+            return false;
+        }
+        // A shard has all sessions of this node that are its own.
+        match durability.handle.read(|view| meta::state::session(view, client)) {
+            Ok(record) => record.is_some_and(|record| record.node == durability.handle.node()),
+            Err(error) => {
+                tracing::error!(%error, client_id = client.client_id, "cannot read a session");
+                false
+            }
+        }
+    }
+
     fn durable_client(&self, session: SessionKey) -> Option<(ClientKey, u64)> {
         self.durability.as_ref()?;
         let entry = self.sessions.get(session.0 as usize)?;
@@ -455,7 +529,6 @@ impl Shard {
         commit.commands.push(command);
         commit.owed.push(owed);
         commit.bytes += bytes;
-        debug_assert_eq!(commit.commands.len(), commit.owed.len());
     }
 
     fn post(&mut self, command: Command) {

@@ -12,6 +12,7 @@ use mqtt::wire::{
 use super::buffers::READ_BUFFER_BYTES;
 use super::close::Parting;
 use super::conn::Phase;
+use super::pressure::Pause;
 use super::{ConnKey, MAX_DRAINED_BYTES, Next, Received, Shard, auth, connect, mark_dirty};
 
 /// What a packet leads to.
@@ -101,6 +102,11 @@ pub(super) fn on_bytes(
     }
     if let Some(commit) = shard.take_commit(&[]) {
         next = Some(Next::Commit(commit));
+    }
+    if let Some(Next::Commit(_)) = next
+        && let Some(conn) = shard.conn(key)
+    {
+        conn.pause = Some(Pause::Commit); // its client may not be silent, but is not heard
     }
     shard.keep_rest(key, buffer, used);
     shard.settle(now_ms);

@@ -1,9 +1,10 @@
 //! Back-pressure: when a connection's reader stops, and when it goes on.
 //!
-//! A reader stops for three reasons: it published to a shard whose mailbox is full; its client does
-//! not read the answers it asks for; or it has had its turn and others wait. Stopping never loses
-//! bytes: they stay in the connection's unfinished packet, or in the socket. While it is stopped
-//! the client's silence is not its own, so its keep-alive does not run.
+//! A reader stops for four reasons: it published to a shard whose mailbox is full; its client does
+//! not read the answers it asks for; what it asked for waits for its commit; or it has had its turn
+//! and others wait. Stopping never loses bytes: they stay in the connection's unfinished packet, or in
+//! the socket. While it is stopped the client's silence is not its own, so its keep-alive does not
+//! run.
 
 use super::conn::{Conn, Phase};
 use super::{ConnKey, Lane, Mail, Next, Shard};
@@ -22,6 +23,8 @@ pub enum Pause {
     Mail,
     /// The client does not read its answers.
     Output,
+    /// What it asked for waits for its commit.
+    Commit,
 }
 
 impl Shard {
@@ -92,7 +95,7 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return true };
         let stopped = match conn.pause {
             _ if conn.phase == Phase::Closing || conn.broken => false,
-            None => false,
+            None | Some(Pause::Commit) => false, // that reader is not stopped here
             Some(Pause::Mail) => congested,
             Some(Pause::Output) => conn.outbox.len_bytes() > max_output,
         };

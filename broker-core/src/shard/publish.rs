@@ -52,7 +52,7 @@ impl Shard {
         self.stats.messages_received.add(1);
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Ok(()) };
         let Some(entry) = self.sessions.get_mut(conn.session.0 as usize) else { return Ok(()) };
-        let origin = entry.number;
+        let (session, origin) = (conn.session, entry.number);
         let topic: Cow<'_, str> = match publish.properties.topic_alias() {
             None => publish.topic.into(),
             alias => {
@@ -74,7 +74,7 @@ impl Shard {
             let incoming = &mut entry.session.incoming;
             if incoming.contains(id) {
                 // Answered again, delivered once [MQTT-4.3.3-10].
-                self.acknowledge(key, AckKind::PubRec, id, ReasonCode::Success);
+                self.acknowledge_in_turn(key, AckKind::PubRec, id, ReasonCode::Success);
                 return Ok(());
             }
             if conn.open_qos2 >= self.limits.receive_maximum {
@@ -124,7 +124,7 @@ impl Shard {
                     QoS::AtLeastOnce => publish.packet_id.map(|id| (AckKind::PubAck, id)),
                     QoS::ExactlyOnce => publish.packet_id.map(|id| (AckKind::PubRec, id)),
                 };
-                self.owe_publish(&draft, ack);
+                self.owe_publish(session, &draft, ack);
                 return Ok(());
             }
             match self.publish(&draft, now_ms) {
@@ -135,7 +135,7 @@ impl Shard {
         let Some(id) = publish.packet_id else { return Ok(()) };
         match publish.qos {
             QoS::AtMostOnce => {}
-            QoS::AtLeastOnce => self.acknowledge(key, AckKind::PubAck, id, reason),
+            QoS::AtLeastOnce => self.acknowledge_in_turn(key, AckKind::PubAck, id, reason),
             QoS::ExactlyOnce => {
                 // An error code ends the exchange [MQTT-4.3.3-9]; 3.x cannot be told one.
                 let session =
@@ -149,7 +149,7 @@ impl Shard {
                         conn.open_qos2 = conn.open_qos2.saturating_add(1);
                     }
                 }
-                self.acknowledge(key, AckKind::PubRec, id, reason);
+                self.acknowledge_in_turn(key, AckKind::PubRec, id, reason);
             }
         }
         Ok(())

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use meta::command::{Command, Refusal, Reply};
+use meta::command::{Command, OpenSession, Refusal, Reply};
 use meta::record::{SessionRecord, StoredSubscription};
-use meta::store::MemoryStore;
+use meta::state::{Tx, apply};
+use meta::store::{MemoryStore, Store};
 use meta::{Answer, Handle, ProposeError};
-use mqtt::wire::ReasonCode;
+use mqtt::wire::{AckKind, Disconnect, ReasonCode};
 
 use super::*;
 use crate::shard::Commit;
+use crate::shard::stored::client_key;
 
 const WALL_MS: u64 = 1_000_000;
 
@@ -165,8 +167,7 @@ fn retained_publishes_join_and_other_packets_wait_behind_them() {
             other => panic!("{other:?}"),
         })
         .collect();
-    use mqtt::wire::AckKind::{PubAck, PubRec};
-    assert_eq!(kinds, [(Some(PubAck), 1), (Some(PubRec), 2), (None, 0)]);
+    assert_eq!(kinds, [(Some(AckKind::PubAck), 1), (Some(AckKind::PubRec), 2), (None, 0)]);
 }
 
 #[test]
@@ -252,4 +253,107 @@ fn a_restored_session_is_subscribed_and_has_its_deadline() {
     assert_eq!(bench.payloads(client), ["queued"]);
     bench.end(client);
     let _ = bench.shards[0].take_posted(10);
+}
+
+#[test]
+fn acknowledgements_keep_the_order_of_their_packets() {
+    let mut bench = durable_bench();
+    let client = bench.connect(Version::V5, "p", true);
+    let mut bytes = retained("r/1", QoS::AtLeastOnce, 1);
+    bytes.extend(retained("$SYS/x", QoS::AtLeastOnce, 2)); // refused at once
+    bytes.extend(retained("r/3", QoS::ExactlyOnce, 3));
+    bytes.extend(retained("r/3", QoS::ExactlyOnce, 3)); // a duplicate
+    let (commit, commands) = owe_bytes(&mut bench, client, &bytes);
+    assert_eq!(commands.len(), 2);
+    assert!(bench.try_next(client).is_none(), "acknowledged before the commit");
+    answer(&mut bench, client, *commit, Ok(vec![Reply::Done, Reply::Done]));
+    let mut acks = Vec::new();
+    while let Some(Packet::Ack(ack)) = bench.try_next(client) {
+        acks.push((ack.kind, ack.packet_id.get(), ack.reason.is_error()));
+    }
+    let expected = [
+        (AckKind::PubAck, 1, false),
+        (AckKind::PubAck, 2, true),
+        (AckKind::PubRec, 3, false),
+        (AckKind::PubRec, 3, false),
+    ];
+    assert_eq!(acks, expected);
+}
+
+#[test]
+fn a_retained_publish_that_was_not_committed_is_no_duplicate_later() {
+    let mut bench = durable_bench();
+    let client = connect_durably(&mut bench, Version::V5, 5, false);
+    let bytes = retained("r", QoS::ExactlyOnce, 7);
+    let (commit, _) = owe_bytes(&mut bench, client, &bytes);
+    let again = connect_durably(&mut bench, Version::V5, 6, true); // takes over meanwhile
+    answer(&mut bench, client, *commit, Err(ProposeError::Timeout));
+    let (_, commands) = owe_bytes(&mut bench, again, &bytes);
+    assert!(matches!(&commands[..], [Command::Retain(_)]), "{commands:?}");
+}
+
+#[test]
+fn a_client_is_not_silent_while_it_is_not_heard() {
+    let mut bench = durable_bench();
+    let client = open(&mut bench, Version::V5);
+    let request = Connect { keep_alive_s: 1, ..request(Version::V5, "k", true) };
+    bench.send(client, &Packet::Connect(request));
+    assert!(matches!(bench.next(client), Packet::ConnAck(_)));
+    let (commit, _) = owe_bytes(&mut bench, client, &retained("r", QoS::AtLeastOnce, 1));
+    bench.pass_ms(5_000);
+    assert!(bench.try_next(client).is_none(), "closed for its silence");
+    answer(&mut bench, client, *commit, Ok(vec![Reply::Done]));
+    assert!(matches!(bench.next(client), Packet::Ack(_)));
+}
+
+#[test]
+fn a_session_that_is_over_is_not_resumed_before_its_end_is_applied() {
+    let mut bench = Bench::new();
+    let store = Arc::new(MemoryStore::new());
+    bench.shards[0].set_durability(Handle::detached(1, store.clone()), bench.now_ms, WALL_MS);
+    let session = OpenSession {
+        client: client_key("c"),
+        clean_start: false,
+        node: 1,
+        expiry_interval_s: 3600,
+        will: None,
+        now_ms: WALL_MS,
+    };
+    let mut tx = Tx::new(&*store);
+    apply(&mut tx, 5, &Command::OpenSession(session), &mut Vec::new()).expect("applied");
+    store.write(tx.into_changes()).expect("written");
+    let client = connect_durably(&mut bench, Version::V5, 5, false);
+    let mut over = PropertyBuf::new();
+    over.session_expiry_interval_s(0);
+    let (reason, properties) = (ReasonCode::Success, over.as_properties());
+    bench.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
+    // Posted, then taken and not answered, then answered: the store would know by then.
+    for clean_start in [true, true, false] {
+        let client = open(&mut bench, Version::V3_1_1);
+        let connect = Packet::Connect(request(Version::V3_1_1, "c", false));
+        let (_, commands) = owe(&mut bench, client, &connect);
+        let [Command::OpenSession(open)] = &commands[..] else { panic!("{commands:?}") };
+        assert_eq!(open.clean_start, clean_start);
+        let _ = bench.shards[0].take_posted(10);
+    }
+}
+
+#[test]
+fn a_connection_whose_successor_is_gone_is_over() {
+    let mut bench = durable_bench();
+    let old = connect_durably(&mut bench, Version::V5, 5, false);
+    let new = open(&mut bench, Version::V5);
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(3600);
+    let properties = properties.as_properties();
+    let connect = Connect { properties, ..request(Version::V5, "c", false) };
+    let (commit, _) = owe(&mut bench, new, &Packet::Connect(connect));
+    bench.pass_ms(60_000); // the connect timeout
+    answer(&mut bench, new, *commit, Ok(vec![Reply::Session { epoch: 6, present: true }]));
+    assert!(matches!(bench.next(old), Packet::Disconnect(_)));
+    let posted = bench.shards[0].take_posted(10);
+    assert!(
+        matches!(&posted[..], [Command::CloseSession(close)] if close.epoch == 6),
+        "{posted:?}"
+    );
 }
