@@ -153,6 +153,7 @@ fn unavailable(error: ProposeError) -> Response<Full<Bytes>> {
     let status = match error {
         // Whether it was done is not known.
         ProposeError::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        ProposeError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ProposeError::NoLeader | ProposeError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
     };
     text(status, format!("{error}\n"))

@@ -23,6 +23,7 @@ pub(crate) fn respond(
         "/health" if node.shutdown().is_triggered() => {
             text(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
         }
+        "/health" if !node.is_serving() => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         "/health" => text(StatusCode::OK, "ok\n"),
         "/metrics" => {
             let body = metrics::render(&node.stats(), info, metrics::process());

@@ -156,6 +156,18 @@ impl Node {
         self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
+    /// Tells every shard.
+    pub(crate) fn tell_all(&self, event: impl Fn() -> Elsewhere) {
+        for shard in &self.elsewhere {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).push(event());
+        }
+    }
+
+    /// Whether clients are served: everything durable is back, where there is any.
+    pub fn is_serving(&self) -> bool {
+        (self.meta.is_none() || self.restored.is_triggered()) && !self.shutdown.is_triggered()
+    }
+
     /// What [`Node::tell_owner`] was told for a shard, in order.
     pub(crate) fn take_elsewhere(&self, shard: usize) -> Vec<Elsewhere> {
         std::mem::take(&mut *self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner))

@@ -55,6 +55,40 @@ impl Retained {
 }
 
 impl Locked<'_> {
+    /// Whether a message of `size_bytes` on `topic` may be kept.
+    pub fn has_room(&self, topic: &str, size_bytes: usize) -> bool {
+        let (max_messages, max_bytes) = self.limits;
+        let old_bytes = self.store.tree.get(topic).map(|old| old.size_bytes());
+        let bytes = self.store.bytes - old_bytes.unwrap_or(0) + size_bytes;
+        bytes <= max_bytes && (old_bytes.is_some() || self.store.messages < max_messages)
+    }
+
+    /// Whether the topic has a retained message.
+    pub fn has(&self, topic: &str) -> bool {
+        self.store.tree.get(topic).is_some()
+    }
+
+    /// Keeps a message that the metadata has: whether there was room was asked before, and what is
+    /// stored and what is read must not differ.
+    pub fn set_stored(&mut self, message: Arc<Message>) {
+        let limits = std::mem::replace(&mut self.limits, (usize::MAX, usize::MAX));
+        self.set(message);
+        self.limits = limits;
+    }
+
+    /// Forgets all but the broker's own messages.
+    pub fn clear_users(&mut self) {
+        let mut own = Vec::new();
+        let mut cursor = ScanCursor::default();
+        self.store.tree.scan("$SYS/#", &mut cursor, usize::MAX, |_, message| {
+            own.push(message.clone());
+        });
+        *self.store = Store::default();
+        for message in own {
+            self.set(message);
+        }
+    }
+
     /// Keeps `message` as the retained one of its topic; false when the store is full.
     pub fn set(&mut self, message: Arc<Message>) -> bool {
         let (max_messages, max_bytes) = self.limits;
@@ -109,18 +143,21 @@ impl Locked<'_> {
         !cursor.is_done()
     }
 
-    /// Frees up to `max` messages that have expired, whether anybody asks for them or not.
-    pub fn sweep(&mut self, now_ms: u64, max: usize) -> usize {
-        for swept in 0..max {
+    /// Frees up to `max` messages that have expired, whether anybody asks for them or not; their
+    /// topics.
+    pub fn sweep(&mut self, now_ms: u64, max: usize) -> Vec<Box<str>> {
+        let mut swept = Vec::new();
+        while swept.len() < max {
             match self.store.expiries.first() {
                 Some((at, topic)) if *at <= now_ms => {
                     let topic = topic.clone();
                     self.clear(&topic);
+                    swept.push(topic);
                 }
-                _ => return swept,
+                _ => break,
             }
         }
-        max
+        swept
     }
 
     /// Users' messages held, and their bytes.
@@ -210,9 +247,9 @@ mod tests {
         store.set(message("b", "3", 500));
         store.set(message("c", "4", 0));
         assert_eq!(all(&store, 50), ["3", "4"]);
-        assert_eq!(store.sweep(70, 10), 1);
+        assert_eq!(store.sweep(70, 10), ["a".into()]);
         assert_eq!(store.size(), (2, 4));
         store.clear("b");
-        assert_eq!(store.sweep(1_000, 10), 0);
+        assert!(store.sweep(1_000, 10).is_empty());
     }
 }

@@ -12,6 +12,7 @@ use rt_abstract::{Full, Receiver, Sender, Shutdown, mailbox};
 use tokio::sync::oneshot;
 
 use crate::command::{Command, Reply};
+use crate::raft::entry::command_weight;
 use crate::record::NodeId;
 use crate::state::Effect;
 use crate::status::Status;
@@ -20,6 +21,8 @@ use crate::store::{Store, View};
 
 /// Proposals waiting for the raft task; further ones wait in their senders.
 const MAX_WAITING_REQUESTS: usize = 16_384;
+/// Largest proposal, in bytes, about: with another entry beside it, it fits into a frame of the link.
+const MAX_REQUEST_BYTES: usize = 32 << 20;
 
 /// See the module's head. Clones are the same handle.
 #[derive(Clone, Debug)]
@@ -47,6 +50,9 @@ pub enum ProposeError {
     /// It was not committed in time.
     #[error("the metadata did not answer in time")]
     Timeout,
+    /// It is larger than what nodes send to each other at once. Not proposed.
+    #[error("the change is too large")]
+    TooLarge,
     /// The node is stopping, or its disk failed.
     #[error("the metadata is stopped")]
     Stopped,
@@ -125,6 +131,9 @@ impl Handle {
     /// # Errors
     /// [`ProposeError`].
     pub async fn propose(&self, commands: Vec<Command>) -> Result<Answer, ProposeError> {
+        if commands.iter().map(command_weight).sum::<usize>() > MAX_REQUEST_BYTES {
+            return Err(ProposeError::TooLarge);
+        }
         let (answer, answered) = oneshot::channel();
         self.send(Request::Propose(commands, answer)).await?;
         answered.await.unwrap_or(Err(ProposeError::Stopped))

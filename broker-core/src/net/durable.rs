@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meta::command::Command;
 use meta::record::{ClientKey, NodeId, SessionRecord, StoredSubscription};
 use meta::state::Effect;
 use meta::store::StoreError;
@@ -76,7 +77,7 @@ fn follow<R: Runtime>(node: &Node, here: NodeId, effect: &Effect, later: &[Effec
         Effect::Retained { message, .. } => {
             let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
             let message = Arc::new(message_of(message, true, 0, wall_offset_ms));
-            node.fabric().retained.lock().set(message);
+            node.fabric().retained.lock().set_stored(message);
         }
         Effect::Unretained { topic, .. } => node.fabric().retained.lock().clear(topic),
         Effect::SessionOpened { client, node: to, epoch, previous: Some(from) }
@@ -95,8 +96,31 @@ fn follow<R: Runtime>(node: &Node, here: NodeId, effect: &Effect, later: &[Effec
                 node.tell_owner(&client.client_id, Elsewhere::Will(Box::new(will.clone())));
             }
         }
+        // A snapshot took the place of everything: as at start, but for the sessions that are here.
+        Effect::Replaced => {
+            if let Some(meta) = node.meta()
+                && let Err(error) = reload_retained::<R>(node, meta)
+            {
+                tracing::error!(%error, "cannot read what a snapshot brought: stopping");
+                node.shutdown().trigger();
+            }
+            node.tell_all(|| Elsewhere::Replaced);
+        }
         _ => {}
     }
+}
+
+/// Takes all retained messages from the metadata in one step: nobody sees a part of them.
+fn reload_retained<R: Runtime>(node: &Node, meta: &Handle) -> Result<(), StoreError> {
+    let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+    let mut retained = node.fabric().retained.lock();
+    retained.clear_users();
+    meta.read(|view| {
+        meta::state::retained(view, None, |stored| {
+            retained.set_stored(Arc::new(message_of(&stored, true, 0, wall_offset_ms)));
+            ControlFlow::Continue(())
+        })
+    })
 }
 
 /// Proposes what the shard posts, until it has stopped and nothing is left.
@@ -107,7 +131,7 @@ pub(super) async fn record_loop<R: Runtime>(
     stop: Shutdown,
 ) {
     loop {
-        let commands = core.with(|core| core.shard.take_posted(COMMANDS_PER_PROPOSAL));
+        let mut commands = core.with(|core| core.shard.take_posted(COMMANDS_PER_PROPOSAL));
         if commands.is_empty() {
             if stop.is_triggered() {
                 return;
@@ -119,10 +143,24 @@ pub(super) async fn record_loop<R: Runtime>(
             match meta.propose(commands.clone()).await {
                 Ok(_) => break, // a refusal says that it does not matter any more
                 Err(ProposeError::Stopped) => return,
+                Err(error @ ProposeError::TooLarge) => {
+                    tracing::error!(%error, "not recorded");
+                    break;
+                }
                 Err(ProposeError::NoLeader | ProposeError::Timeout) if stop.is_triggered() => {
                     return; // what is missing is found at the next start
                 }
-                Err(ProposeError::NoLeader | ProposeError::Timeout) => {
+                Err(error @ (ProposeError::NoLeader | ProposeError::Timeout)) => {
+                    // It may have been committed: a second time a message could replace a later one.
+                    // All else does no harm twice.
+                    if error == ProposeError::Timeout {
+                        commands.retain(|command| {
+                            !matches!(command, Command::Retain(_) | Command::Unretain { .. })
+                        });
+                        if commands.is_empty() {
+                            break;
+                        }
+                    }
                     R::sleep(REST_WITHOUT_LEADER).await;
                 }
             }
@@ -159,7 +197,7 @@ fn restore_page(
         })
     })?;
     for stored in &page {
-        retained.set(Arc::new(message_of(stored, true, 0, wall_offset_ms)));
+        retained.set_stored(Arc::new(message_of(stored, true, 0, wall_offset_ms)));
     }
     Ok(page.pop().map(|last| last.topic))
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use meta::store::StoreError;
 use rt_abstract::{Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Shared, Shutdown};
 
 use super::accept::{accept_loop, end_accepting, mail_loop};
@@ -76,6 +77,9 @@ pub async fn serve<R: Runtime>(
     if let Some(meta) = node.meta().cloned() {
         let restoring = async {
             meta.ready().await;
+            if meta.has_failed() {
+                return Err(StoreError::failed("starting", "the metadata has failed"));
+            }
             durable::restore(&node, &core, &meta, id as u8).await
         };
         // There may be no majority, or another shard that cannot be restored.

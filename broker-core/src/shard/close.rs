@@ -189,11 +189,14 @@ impl Shard {
         }
         self.scratch.due = due;
         if self.id == 0 {
-            let mut retained = self.fabric.retained.lock();
-            retained.sweep(now_ms, SWEEP_PER_TICK);
+            let fabric = self.fabric.clone();
+            let mut retained = fabric.retained.lock();
+            let swept = retained.sweep(now_ms, SWEEP_PER_TICK);
             let (messages, bytes) = retained.size();
+            drop(retained);
             self.stats.retained_messages.set(messages as u64);
             self.stats.retained_bytes.set(bytes as u64);
+            self.post_sweep(swept, now_ms);
         }
         self.publish_sys(now_ms);
         self.settle(now_ms); // mail that did not fit earlier, and wills

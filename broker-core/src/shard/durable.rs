@@ -297,6 +297,20 @@ impl Shard {
         }
     }
 
+    /// Retained messages have expired.
+    pub(super) fn post_sweep(&mut self, topics: Vec<Box<str>>, now_ms: u64) {
+        let Some(durability) = self.durability.as_ref() else { return };
+        if topics.is_empty() {
+            return;
+        }
+        let topics = topics.into_iter().filter(|topic| !topic.starts_with("$SYS/"));
+        let command = Command::SweepRetained {
+            now_ms: now_ms + durability.wall_offset_ms,
+            topics: topics.map(String::from).collect(),
+        };
+        self.post(command);
+    }
+
     /// A will is retained: nobody waits for it.
     pub(super) fn post_retain(&mut self, draft: &Draft<'_>) {
         let Some(durability) = self.durability.as_ref() else { return };

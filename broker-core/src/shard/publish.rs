@@ -117,7 +117,7 @@ impl Shard {
                 expires_at_ms,
                 origin,
             };
-            if draft.retain && self.is_durable() {
+            if draft.retain && self.is_durable() && self.may_retain(&draft) {
                 self.take_incoming(key, publish);
                 let ack = match publish.qos {
                     QoS::AtMostOnce => None,
@@ -127,7 +127,8 @@ impl Shard {
                 self.owe_publish(session, &draft, ack);
                 return Ok(());
             }
-            match self.publish(&draft, now_ms) {
+            let retaining = if self.is_durable() { Retaining::Elsewhere } else { Retaining::Now };
+            match self.publish_as(&draft, retaining, now_ms) {
                 true => ReasonCode::Success,
                 false => ReasonCode::NoMatchingSubscribers,
             }
@@ -153,6 +154,26 @@ impl Shard {
             }
         }
         Ok(())
+    }
+
+    /// Whether the limits leave room for a retained message. Without, it is delivered all the same,
+    /// and the older one of its topic, not being the last any more, is to go.
+    fn may_retain(&mut self, draft: &Draft<'_>) -> bool {
+        if draft.payload.is_empty() {
+            return true;
+        }
+        let size_bytes = draft.topic.len() + draft.properties.len() + draft.payload.len();
+        let (has_room, is_there) = {
+            let retained = self.fabric.retained.lock();
+            (retained.has_room(draft.topic, size_bytes), retained.has(draft.topic))
+        };
+        if !has_room {
+            self.stats.dropped_retained.add(1);
+            if is_there {
+                self.post_retain(&Draft { payload: &[], ..*draft });
+            }
+        }
+        has_room
     }
 
     /// The exchange of a QoS 2 publish begins.

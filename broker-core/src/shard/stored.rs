@@ -25,6 +25,8 @@ pub enum Elsewhere {
         /// Names the opening.
         epoch: u64,
     },
+    /// A snapshot took the place of the metadata: sessions may have moved or ended unseen.
+    Replaced,
     /// The will of a session that lay elsewhere is due.
     Will(Box<StoredWill>),
 }
@@ -73,6 +75,11 @@ impl Shard {
                 let will = will_of(will, 0);
                 self.publish_will(&will, now_ms);
             }
+            Elsewhere::Replaced => {
+                for client in self.sessions_unlike_stored() {
+                    self.on_elsewhere(&Elsewhere::Moved { client, epoch: u64::MAX }, now_ms);
+                }
+            }
             Elsewhere::Moved { client, epoch } => {
                 let Some(key) = self.find_session(client) else { return };
                 let entry = &mut self.sessions[key.0 as usize];
@@ -93,6 +100,21 @@ impl Shard {
             }
         }
         self.settle(now_ms);
+    }
+
+    /// The clients whose sessions were opened again, or ended, according to the metadata.
+    fn sessions_unlike_stored(&self) -> Vec<String> {
+        let Some(durability) = self.durability.as_ref() else { return Vec::new() };
+        durability.handle.read(|view| {
+            let durable = self.sessions.iter().filter(|(_, entry)| entry.epoch > 0);
+            durable
+                .filter(|(_, entry)| {
+                    let stored = meta::state::session(view, &client_key(&entry.session.client_id));
+                    !stored.is_ok_and(|record| record.is_some_and(|it| it.epoch == entry.epoch))
+                })
+                .map(|(_, entry)| entry.session.client_id.to_string())
+                .collect()
+        })
     }
 
     /// Takes a session from the metadata that this shard does not have.

@@ -21,7 +21,7 @@ use crate::raft::types::{Proposal, TypeConfig};
 use crate::record::NodeId;
 
 /// How long a proposal may take, including the search for a leader.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a search for a leader rests.
 const REST: Duration = Duration::from_millis(20);
 

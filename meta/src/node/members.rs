@@ -80,6 +80,10 @@ pub(super) async fn remove_here<R: Runtime>(
     if voters.len() == 1 && voters.contains(&node) {
         return Err(Failure::Refused("the last node cannot leave".into()));
     }
+    let known = leader.raft.voter_ids().chain(leader.raft.learner_ids()).any(|id| id == node);
+    if !known {
+        return Err(Failure::Refused(format!("there is no node {node}")));
+    }
     let change = ChangeMembers::RemoveVoters(BTreeSet::from([node]));
     leader.raft.change_membership(change, false).await.map_err(failure)?;
     leader.links.forget(node);

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::leader::{Leader, TIMEOUT, proposal};
 use super::members;
 use crate::handle::{Answer, AnswerTo, ProposeError, Request};
+use crate::raft::entry::command_weight;
 
 /// Entries that this node has proposed and that are not applied yet; further requests gather.
 const MAX_UNDER_WAY: usize = 64;
@@ -18,6 +19,9 @@ const MAX_UNDER_WAY: usize = 64;
 const MAX_REQUESTS: usize = 1024;
 /// Commands of one entry, but for the last request's.
 const MAX_COMMANDS: usize = 1024;
+/// Bytes of one entry, about, but for the last request's: an entry has to fit into one frame of the
+/// link with one request more.
+const MAX_ENTRY_BYTES: usize = 4 << 20;
 
 /// Carries out what comes through the mailbox until `stop`; returns when all is answered.
 pub(super) async fn propose_loop<R: Runtime>(
@@ -36,13 +40,15 @@ pub(super) async fn propose_loop<R: Runtime>(
                 Either::Left((0, _)) | Either::Right(_) => break,
             }
         }
-        let (mut commands, mut callers) = (Vec::new(), Vec::new());
+        let (mut commands, mut callers, mut bytes) = (Vec::new(), Vec::new(), 0);
         for request in batch.drain(..) {
             match request {
                 Request::Propose(mut some, answer) => {
+                    bytes += some.iter().map(command_weight).sum::<usize>();
                     callers.push((some.len(), answer));
                     commands.append(&mut some);
-                    if commands.len() >= MAX_COMMANDS {
+                    if commands.len() >= MAX_COMMANDS || bytes >= MAX_ENTRY_BYTES {
+                        bytes = 0;
                         let entry = (std::mem::take(&mut commands), std::mem::take(&mut callers));
                         propose(&leader, &under_way, entry).await;
                     }

@@ -16,6 +16,7 @@ use super::types::{Peer, Proposal};
 use crate::codec;
 use crate::command::Command;
 use crate::record::NodeId;
+use crate::record::StoredMessage;
 use crate::store::StoreError;
 
 /// Who leads, or led.
@@ -168,33 +169,39 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, StoreError> {
 
 /// About how many bytes an entry takes in memory: for bounds, which need no exact figure.
 pub fn weight(entry: &Entry) -> usize {
-    const COMMAND_BYTES: usize = 256;
-    let EntryPayload::Normal(proposal) = &entry.payload else {
-        return COMMAND_BYTES;
-    };
-    let commands = proposal.commands.iter().map(|command| {
-        COMMAND_BYTES
-            + match command {
-                Command::Retain(message) => {
-                    message.topic.len() + message.properties.len() + message.payload.len()
-                }
-                Command::OpenSession(open) => open
-                    .will
-                    .as_ref()
-                    .map_or(0, |will| will.message.properties.len() + will.message.payload.len()),
-                Command::Subscribe { subscriptions, .. } => {
-                    subscriptions.iter().map(|one| one.filter.len() + 48).sum()
-                }
-                Command::Unsubscribe { filters: names, .. }
-                | Command::SweepRetained { topics: names, .. } => {
-                    names.iter().map(|name| name.len() + 24).sum()
-                }
-                Command::SetConfig { value, .. } => value.as_ref().map_or(0, Vec::len),
-                _ => 0,
-            }
-    });
-    COMMAND_BYTES + commands.sum::<usize>()
+    match &entry.payload {
+        EntryPayload::Normal(proposal) => {
+            COMMAND_BYTES + proposal.commands.iter().map(command_weight).sum::<usize>()
+        }
+        _ => COMMAND_BYTES,
+    }
 }
+
+/// About how many bytes a command takes, in memory and on its way to other nodes.
+pub fn command_weight(command: &Command) -> usize {
+    let message = |message: &StoredMessage| {
+        message.topic.len() + message.properties.len() + message.payload.len()
+    };
+    COMMAND_BYTES
+        + match command {
+            Command::Retain(retained) => message(retained),
+            Command::OpenSession(open) => {
+                open.will.as_ref().map_or(0, |will| message(&will.message))
+            }
+            Command::Subscribe { subscriptions, .. } => {
+                subscriptions.iter().map(|one| one.filter.len() + 48).sum()
+            }
+            Command::Unsubscribe { filters: names, .. }
+            | Command::SweepRetained { topics: names, .. } => {
+                names.iter().map(|name| name.len() + 24).sum()
+            }
+            Command::SetConfig { value, .. } => value.as_ref().map_or(0, Vec::len),
+            _ => 0,
+        }
+}
+
+/// What any command takes.
+const COMMAND_BYTES: usize = 256;
 
 impl MembershipRecord {
     fn into_membership(self) -> Result<Membership, StoreError> {

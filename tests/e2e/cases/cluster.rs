@@ -454,7 +454,7 @@ fn nodes_come_and_go(column: &Column) {
     cluster.kill(2);
     cluster.voters(2);
     let stranger = http(cluster.broker(0).admin, "DELETE", "/cluster/nodes/9", None, "");
-    assert_eq!(stranger.map(|(status, ..)| status), Some(200), "nothing to remove is no error");
+    assert_eq!(stranger.map(|(status, ..)| status), Some(409), "there is no such node");
 }
 
 /// A client goes to another node: its session follows, the old connection is told.

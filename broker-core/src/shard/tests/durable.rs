@@ -357,3 +357,34 @@ fn a_connection_whose_successor_is_gone_is_over() {
         "{posted:?}"
     );
 }
+
+#[test]
+fn a_retained_message_without_room_is_delivered_and_not_proposed() {
+    let mut bench = Bench::with(1, Limits { max_retained_messages: 1, ..Limits::default() });
+    let handle = Handle::detached(1, Arc::new(MemoryStore::new()));
+    bench.shards[0].set_durability(handle, bench.now_ms, WALL_MS);
+    let reader = bench.connect(Version::V5, "reader", true);
+    bench.subscribe(reader, "#", qos(QoS::AtMostOnce), 0);
+    let message = meta::record::StoredMessage {
+        topic: "kept".into(),
+        properties: Vec::new(),
+        payload: b"x".to_vec(),
+        qos: 1,
+        expires_at_ms: Some(WALL_MS + 5_000),
+    };
+    let message = crate::shard::message_of(&message, true, 0, WALL_MS - 1_000);
+    bench.shards[0].fabric.retained.lock().set_stored(Arc::new(message));
+    let client = bench.connect(Version::V5, "t", true);
+    bench.send_bytes(client, &retained("more", QoS::AtLeastOnce, 1));
+    bench.run();
+    let Packet::Ack(ack) = bench.next(client) else { panic!("no PUBACK") };
+    assert!(!ack.reason.is_error());
+    assert_eq!(bench.payloads(reader), ["x"]);
+    assert!(!bench.shards[0].has_posted());
+    // In time there is room again, and the metadata hears of it.
+    bench.pass_ms(10_000);
+    let posted = bench.shards[0].take_posted(10);
+    let [Command::SweepRetained { topics, .. }] = &posted[..] else { panic!("{posted:?}") };
+    assert_eq!(topics, &["kept"]);
+    owe_bytes(&mut bench, client, &retained("more", QoS::AtLeastOnce, 1));
+}
