@@ -10,7 +10,7 @@ use meta::Handle;
 use meta::state::Effect;
 
 /// Longer ones count as this.
-const MAX_NS: u64 = 60_000_000_000;
+pub const MAX_NS: u64 = 60_000_000_000;
 
 /// When each proposer's last change was applied. The answer comes later by the time that the
 /// proposer waits to run.

@@ -71,9 +71,7 @@ impl Locked<'_> {
     /// Keeps a message that the metadata has: whether there was room was asked before, and what is
     /// stored and what is read must not differ.
     pub fn set_stored(&mut self, message: Arc<Message>) {
-        let limits = std::mem::replace(&mut self.limits, (usize::MAX, usize::MAX));
-        self.set(message);
-        self.limits = limits;
+        self.store.put(message);
     }
 
     /// Forgets all but the broker's own messages.
@@ -91,26 +89,13 @@ impl Locked<'_> {
 
     /// Keeps `message` as the retained one of its topic; false when the store is full.
     pub fn set(&mut self, message: Arc<Message>) -> bool {
-        let (max_messages, max_bytes) = self.limits;
-        let store = &mut *self.store;
-        let draft = message.draft();
-        let topic = draft.topic;
-        let old_bytes = store.tree.get(topic).map(|old| old.size_bytes());
-        if is_users(topic) {
-            let bytes = store.bytes - old_bytes.unwrap_or(0) + message.size_bytes();
-            if bytes > max_bytes || (old_bytes.is_none() && store.messages >= max_messages) {
-                // Refused, but the old value is not the last one any more.
-                self.clear(topic);
-                return false;
-            }
-            store.bytes = bytes;
-            store.messages += usize::from(old_bytes.is_none());
+        let topic = message.draft().topic;
+        if is_users(topic) && !self.has_room(topic, message.size_bytes()) {
+            // Refused, but the old value is not the last one any more.
+            self.clear(topic);
+            return false;
         }
-        store.forget_expiry(topic);
-        if let Some(at) = message.expires_at_ms() {
-            store.expiries.insert((at.get(), topic.into()));
-        }
-        store.tree.insert(topic, message.clone());
+        self.store.put(message);
         true
     }
 
@@ -167,6 +152,26 @@ impl Locked<'_> {
 }
 
 impl Store {
+    /// One search, however many messages there are: a start puts a million of them.
+    fn put(&mut self, message: Arc<Message>) {
+        let draft = message.draft();
+        let topic = draft.topic;
+        if let Some(at) = message.expires_at_ms() {
+            self.expiries.insert((at.get(), topic.into()));
+        }
+        let old = self.tree.insert(topic, message.clone());
+        if let Some(at) = old.as_ref().and_then(|old| old.expires_at_ms())
+            && message.expires_at_ms() != Some(at)
+        {
+            self.expiries.remove(&(at.get(), topic.into()));
+        }
+        if is_users(topic) {
+            self.messages += usize::from(old.is_none());
+            self.bytes -= old.map_or(0, |old| old.size_bytes());
+            self.bytes += message.size_bytes();
+        }
+    }
+
     fn forget_expiry(&mut self, topic: &str) {
         if let Some(at) = self.tree.get(topic).and_then(|old| old.expires_at_ms()) {
             self.expiries.remove(&(at.get(), topic.into()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::metadata::figures::Percentiles;
+use crate::metadata::figures::{MAX_NS, Percentiles};
 
 /// Topics of one publisher, in turn.
 const TOPICS: u64 = 1_000;
@@ -25,7 +25,8 @@ pub fn run(address: &str, publishers: u64, in_flight: u64, limit: Duration) {
             thread::spawn(move || publish(&address, publisher, in_flight, limit))
         })
         .collect();
-    let mut all = Histogram::<u64>::new(2).expect("constants that are right");
+    let mut all =
+        Histogram::<u64>::new_with_bounds(1, MAX_NS, 2).expect("constants that are right");
     for thread in threads {
         let times = thread.join().expect("no panic").expect("the broker answers");
         for time in times {
