@@ -45,7 +45,10 @@ pub(super) async fn enter<R: Runtime>(
         });
         let request = Request::Join { node, address: address.clone() };
         match leader.ask::<()>(to, &at, &request, JOIN_TIMEOUT).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                leader.links.forget(ANY_NODE); // the seed has a number from now on
+                return Ok(());
+            }
             Err(Failure::Elsewhere(Some(elsewhere))) => known = Some(elsewhere),
             Err(Failure::Refused(text)) => return Err(format!("cannot join through {at}: {text}")),
             Err(failure) => tracing::info!(seed = at, ?failure, "not joined yet"),

@@ -99,8 +99,8 @@ fn a_peer_that_answers_nothing_is_given_up<R: Runtime>(options: &RunOptions) {
         let (listener, address) = listen();
         let played = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("accepts");
-            welcome(&mut stream);
             let begun = Instant::now();
+            welcome(&mut stream);
             read_rest(&mut stream);
             begun.elapsed()
         });
@@ -154,10 +154,10 @@ fn a_peer_that_asks_nothing_is_given_up<R: Runtime>(options: &RunOptions) {
         let node = Node::<R>::start(impatient(ANSWERING), Answers::default());
         let address = node.address;
         let played = R::spawn_blocking(move || {
+            let begun = Instant::now();
             let mut stream = dial(address);
             stream.write_all(&hello::encode(&hello()).expect("short")).expect("writes");
             read_body(&mut stream);
-            let begun = Instant::now();
             assert_eq!(read_rest(&mut stream), b"");
             assert!(begun.elapsed() >= Duration::from_millis(180));
         });
@@ -168,30 +168,31 @@ fn a_peer_that_asks_nothing_is_given_up<R: Runtime>(options: &RunOptions) {
 
 fn pings_keep_an_idle_connection<R: Runtime>(options: &RunOptions) {
     run::<R, _, _>(options, || async {
-        // The peer is played to see that it is one connection all along.
+        // The peer is played to see that it is one connection, for longer than it may be silent.
+        const PINGS: u32 = 15;
         let (listener, address) = listen();
-        let played = thread::spawn(move || {
+        let played = R::spawn_blocking(move || {
             let (mut stream, _) = listener.accept().expect("accepts");
             welcome(&mut stream);
-            let mut pings = 0;
             let mut frame = [0; 13];
-            while stream.read_exact(&mut frame).is_ok() {
+            for _ in 0..PINGS {
+                stream.read_exact(&mut frame).expect("the connection lives");
                 assert_eq!(frame[4], 4, "a ping");
                 frame[4] = 5;
                 stream.write_all(&frame).expect("writes");
-                pings += 1;
             }
-            pings
+            stream
         });
-        let client = Client::<R>::new(impatient(ASKING), ANSWERING, address.to_string());
-        while !client.is_connected() {
-            R::sleep(Duration::from_millis(1)).await;
-        }
-        R::sleep(Duration::from_millis(600)).await;
+        let patient = Settings {
+            ping_interval: Duration::from_millis(100),
+            silence: Duration::from_secs(1),
+            ..settings(ASKING)
+        };
+        let client = Client::<R>::new(patient, ANSWERING, address.to_string());
+        let stream = played.await.expect("plays");
         assert!(client.is_connected());
         client.close().await;
-        let pings = played.join().expect("plays");
-        assert!(pings >= 3, "{pings} pings");
+        drop(stream);
     });
 }
 
