@@ -3,32 +3,15 @@
 use std::fmt::Write;
 
 use broker_core::stats::{Kind, Metric, Snapshot};
+use rt_abstract::os::ProcessUsage;
 
 use crate::ServerInfo;
 
 /// The content type of [`render`]'s text.
 pub(crate) const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the kernel says about this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Process {
-    /// Resident memory in bytes.
-    resident_bytes: Option<u64>,
-    /// CPU time used by all threads, user and system, in seconds.
-    cpu_seconds: Option<f64>,
-}
-
-/// Asks the kernel; what it does not say is left out.
-pub(crate) fn process() -> Process {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    Process {
-        resident_bytes: resident_bytes(&read("/proc/self/status")),
-        cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
-    }
-}
-
 /// All metrics: each of the broker's per shard, then what is known about the process.
-pub(crate) fn render(shards: &[Snapshot], info: &ServerInfo, process: Process) -> String {
+pub(crate) fn render(shards: &[Snapshot], info: &ServerInfo, process: ProcessUsage) -> String {
     let mut out = String::with_capacity(4096 + shards.len() * 2048);
     let shards: Vec<Vec<Metric>> = shards.iter().map(|shard| shard.metrics().collect()).collect();
     for (index, Metric { name, kind, help, .. }) in shards.iter().flatten().enumerate() {
@@ -78,22 +61,6 @@ fn line(out: &mut String, line: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-fn cpu_seconds(stat: &str) -> Option<f64> {
-    // The second field is the program's name in parentheses, which may hold spaces.
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    let mut fields = after_name.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    // The kernel's unit here is 1/100 s on every architecture that Gearbox runs on.
-    Some((user + system) as f64 / 100.0)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -114,7 +81,7 @@ pub(crate) mod tests {
             Snapshot { connections: 3, ..Snapshot::default() },
             Snapshot { messages_sent: 7, ..Snapshot::default() },
         ];
-        let process = Process { resident_bytes: Some(4096), cpu_seconds: Some(0.5) };
+        let process = ProcessUsage { resident_bytes: Some(4096), cpu_seconds: Some(0.5) };
         let text = render(&shards, &info(), process);
         for line in [
             "# TYPE gearbox_connections gauge",
@@ -136,18 +103,6 @@ pub(crate) mod tests {
 
     #[test]
     fn no_shards_is_no_panic() {
-        assert!(render(&[], &info(), Process::default()).contains("gearbox_info"));
-    }
-
-    #[test]
-    fn the_kernel_is_understood() {
-        assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t  12 kB\n"), Some(12288));
-        assert_eq!(resident_bytes(""), None);
-        let stat = "1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 150 50 0 0 20 0";
-        assert_eq!(cpu_seconds(stat), Some(2.0));
-        assert_eq!(cpu_seconds(""), None);
-        let process = process();
-        assert!(process.resident_bytes.is_some_and(|bytes| bytes > 0));
-        assert!(process.cpu_seconds.is_some());
+        assert!(render(&[], &info(), ProcessUsage::default()).contains("gearbox_info"));
     }
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode};
+use rt_abstract::os;
 
 use crate::{ServerInfo, metrics};
 
@@ -26,7 +27,7 @@ pub(crate) fn respond(
         "/health" if !node.is_serving() => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         "/health" => text(StatusCode::OK, "ok\n"),
         "/metrics" => {
-            let body = metrics::render(&node.stats(), info, metrics::process());
+            let body = metrics::render(&node.stats(), info, os::process_usage());
             let mut response = text(StatusCode::OK, body);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::TYPE));
             response

@@ -1,11 +1,22 @@
-//! Clock, randomness and CPU placement of the machine, shared by the real backends.
+//! Clock, randomness, names and CPU placement of the machine, and what the kernel says about this
+//! process: shared by the real backends.
 
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::runtime::Pinning;
 use crate::time::Instant;
+
+/// What the kernel says about this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessUsage {
+    /// Resident memory in bytes.
+    pub resident_bytes: Option<u64>,
+    /// CPU time used by all threads, user and system, in seconds.
+    pub cpu_seconds: Option<f64>,
+}
 
 /// The monotonic clock, counted from its first use in this process plus one second, so that
 /// arithmetic a little before the start stays positive.
@@ -27,6 +38,24 @@ pub fn fill_random(bytes: &mut [u8]) {
     // The kernel's generator fails only on systems without getrandom(2), which Gearbox's minimum
     // kernel has; running on with predictable bytes would be worse than stopping.
     getrandom::fill(bytes).expect("getrandom(2) works on every supported kernel");
+}
+
+/// The addresses of `host:port`. Asks the system's resolver, which may block for seconds.
+///
+/// # Errors
+/// What the resolver said.
+pub fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
+    Ok(name.to_socket_addrs()?.collect())
+}
+
+/// What the kernel says about this process; what it does not say is left out. Reads two small files
+/// that are in memory.
+pub fn process_usage() -> ProcessUsage {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    ProcessUsage {
+        resident_bytes: resident_bytes(&read("/proc/self/status")),
+        cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
+    }
 }
 
 /// Pins the calling thread for core `index`.
@@ -53,4 +82,37 @@ pub fn pin_thread(pinning: &Pinning, index: usize) -> io::Result<()> {
     set.set(cpu);
     sched_setaffinity(None, &set)?;
     Ok(())
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    // The second field is the program's name in parentheses, which may hold spaces.
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let mut fields = after_name.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    // The kernel's unit here is 1/100 s on every architecture that Gearbox runs on.
+    Some((user + system) as f64 / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_understood() {
+        assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t  12 kB\n"), Some(12288));
+        assert_eq!(resident_bytes(""), None);
+        let stat = "1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 150 50 0 0 20 0";
+        assert_eq!(cpu_seconds(stat), Some(2.0));
+        assert_eq!(cpu_seconds(""), None);
+        let process = process_usage();
+        assert!(process.resident_bytes.is_some_and(|bytes| bytes > 0));
+        assert!(process.cpu_seconds.is_some());
+    }
 }

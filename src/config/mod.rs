@@ -4,16 +4,19 @@
 
 mod env;
 mod file;
+mod limits;
+mod sections;
 mod settings;
+mod values;
 
 use std::fmt;
 use std::path::Path;
 
 use toml::{Table, Value};
 
-pub use settings::{
-    AdminAddr, ApplyName, BackendChoice, Listener, LogFormat, RaftThread, SchedulerName, Settings,
-};
+pub use sections::{ApplyName, BackendChoice, Listener, LogFormat, RaftThread, SchedulerName};
+pub use settings::Settings;
+pub use values::AdminAddr;
 
 /// What is wrong with the configuration, where it stands and which key it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn what_is_shown_can_be_read() {
         let mut settings = Settings::default();
-        settings.runtime.pin = settings::Pin(rt_abstract::Pinning::Cpus(vec![0, 3]));
+        settings.runtime.pin = values::Pin(rt_abstract::Pinning::Cpus(vec![0, 3]));
         settings.admin.address = AdminAddr(None);
         settings.listeners.0.push(Listener::at("unix:/run/x.sock".parse().unwrap()));
         assert_eq!(file::parse("x", &show(&settings)).unwrap().0, settings);
@@ -167,7 +170,7 @@ mod tests {
         assert_eq!(settings.runtime.pin.0, rt_abstract::Pinning::Cpus(vec![1, 0]));
         assert!(settings.data.ephemeral);
         assert_eq!(settings.data.dir, Path::new("/srv/x y"));
-        assert_eq!(settings.limits.queue_full, settings::QueueFullName::DropOld);
+        assert_eq!(settings.limits.queue_full, limits::QueueFullName::DropOld);
         assert_eq!(settings.listeners.0.len(), 2);
     }
 

@@ -2,7 +2,7 @@
 //! should be.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -273,41 +273,28 @@ fn a_directory_that_cannot_be_made_is_told() {
     assert!(error.to_string().contains("file/meta"), "{error}");
 }
 
-const LOCK_DIR: &str = "GEARBOX_TEST_LOCK_DIR";
-
 #[test]
 fn two_processes_do_not_share_a_store() {
-    let dir = store_with_a_record();
-    let mut child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "faults::holds_a_store_for_another_process", "--ignored", "--nocapture"])
-        .env(LOCK_DIR, dir.path())
-        .stdin(Stdio::piped())
+    let data = TempDir::new().expect("a directory");
+    let dir = data.path().join("meta");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_gearbox"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--admin", "off", "--shards", "1", "--data-dir"])
+        .arg(data.path())
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("holds the store"));
-    assert!(ready, "the other process does not open it");
-    let error = RocksStore::open(dir.path(), NODE).expect_err("is in use").to_string();
+    let mut lines = BufReader::new(program.stdout.take().expect("piped")).lines();
+    let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains(" ready "));
+    let error = RocksStore::open(&dir, NODE).map(drop).map_err(|error| error.to_string());
+    let killed = program.kill().and_then(|()| program.wait());
+    assert!(ready, "the program does not start");
+    let error = error.expect_err("is in use");
     assert!(error.contains("another process"), "{error}");
-    drop(child.stdin.take().map(|mut stdin| stdin.write_all(b"\n")));
-    lines.for_each(drop);
-    assert!(child.wait().expect("ends").success());
-    let store = RocksStore::open(dir.path(), NODE).expect("is free");
-    let error = RocksStore::open(dir.path(), NODE).expect_err("is in use").to_string();
+    killed.expect("the program ends");
+    let store = RocksStore::open(&dir, NODE).expect("is free");
+    let error = RocksStore::open(&dir, NODE).expect_err("is in use").to_string();
     assert!(error.contains("has it open"), "{error}");
-    drop(store);
-    assert_record(dir.path());
-}
-
-/// Not a case by itself: the other process of the one above.
-#[test]
-#[ignore = "started by another case"]
-fn holds_a_store_for_another_process() {
-    let Some(dir) = std::env::var_os(LOCK_DIR) else { return };
-    let store = RocksStore::open(Path::new(&dir), NODE).expect("opens");
-    println!("holds the store");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("reads");
-    store.close();
+    let mut checked = Err("not read".to_owned());
+    store.with_snapshot(&mut |view| checked = meta::state::check(view).map(drop));
+    checked.expect("nothing was harmed");
 }

@@ -6,14 +6,13 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rt_abstract::{Address, AsyncWrite, Closer, MaybeSend, Runtime, Shutdown, Stream};
+use rt_abstract::{Address, AsyncWrite, Closer, MaybeSend, Runtime, Shutdown, Stream, os};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -408,8 +407,7 @@ async fn resolve<R: Runtime>(address: &str) -> Result<Vec<Address>, LinkError> {
         return Ok(vec![address]);
     }
     let name = address.to_owned();
-    let resolved =
-        R::spawn_blocking(move || name.to_socket_addrs().map(Iterator::collect::<Vec<SocketAddr>>));
+    let resolved = R::spawn_blocking(move || os::resolve(&name));
     let addresses = resolved.await.map_err(|panic| LinkError::Protocol(panic.to_string()))??;
     Ok(addresses.into_iter().map(Address::Tcp).collect())
 }

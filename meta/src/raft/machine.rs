@@ -9,8 +9,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::{Arc, mpsc};
-use std::thread::{Builder as ThreadBuilder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
@@ -24,7 +23,7 @@ use super::snapshot::{self, APPLIED, Builder, Known, MEMBERSHIP, Position, Snaps
 use super::types::{Replies, TypeConfig};
 use crate::state::{Effect, Tx, apply, keys};
 use crate::steps::{Step, Steps};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, thread};
 
 /// Entries that are applied together at most.
 const MAX_ENTRIES: usize = 1_024;
@@ -69,7 +68,8 @@ struct Applier {
 struct ApplyThread {
     /// `None` only while it is dropped.
     jobs: Option<mpsc::SyncSender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+    clock: fn() -> Duration,
 }
 
 struct Job {
@@ -240,20 +240,20 @@ impl ApplyThread {
     fn start(applier: Applier) -> io::Result<Self> {
         // raft waits for each batch
         let (jobs, work) = mpsc::sync_channel::<Job>(1);
-        let applier = Applier { clock: monotonic, ..applier };
-        let thread = ThreadBuilder::new().name("raft-apply".into()).spawn(move || {
+        let clock = applier.clock;
+        let thread = thread::start("raft-apply", move || {
             for Job { entries, asked, done } in work {
                 // whoever asked may be gone
                 drop(done.send(applier.apply(entries, Some(asked))));
             }
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), clock })
     }
 
     async fn apply(&self, entries: Vec<Entry>) -> Result<Vec<Replies>, StoreError> {
         let ended = || StoreError::failed("applying entries", "the thread has ended");
         let (done, outcome) = oneshot::channel();
-        let job = Job { entries, asked: monotonic(), done };
+        let job = Job { entries, asked: (self.clock)(), done };
         self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(ended)?;
         outcome.await.unwrap_or_else(|_| Err(ended()))
     }
@@ -275,12 +275,6 @@ impl<R> fmt::Debug for Machine<R> {
             .field("threaded", &self.thread.is_some())
             .finish_non_exhaustive()
     }
-}
-
-/// The system's clock, for a thread that has no runtime.
-fn monotonic() -> Duration {
-    static BEGIN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    BEGIN.get_or_init(Instant::now).elapsed()
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! A state in a map, for tests.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use super::{Effect, Tx, apply, check};
 use crate::command::{Command, Reply};
 use crate::record::{ClientKey, Totals};
-use crate::store::{Batch, Change, Family, StoreError, View};
+use crate::store::memory::scan_table;
+use crate::store::{Batch, Change, Family, StoreError, View, Visitor};
 
 /// Holds [`Family::State`] only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,24 +76,11 @@ impl View for MapView {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
         assert_eq!(family, Family::State);
-        if to.is_some_and(|to| to <= from) {
-            return Ok(());
-        }
-        let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, value) in self.0.range::<[u8], _>((Bound::Included(from), upper)) {
-            if visit(key, value).is_break() {
-                break;
-            }
-        }
+        scan_table(&self.0, from, to, visit);
         Ok(())
-    }
-
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        assert_eq!(family, Family::State);
-        Ok(self.0.last_key_value().map(|(key, value)| (key.clone(), value.clone())))
     }
 }
 

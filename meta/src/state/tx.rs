@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::{keys, read};
 use crate::codec;
-use crate::store::{Batch, Change, Family, StoreError, View};
+use crate::store::{Batch, Change, Family, StoreError, View, Visitor};
 
 /// What is called with each key and its value.
 type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
@@ -107,7 +107,7 @@ impl View for Tx<'_> {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
         if family != Family::State {
             return self.view.scan(family, from, to, visit);
@@ -140,19 +140,6 @@ impl View for Tx<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Walks through the whole family for [`Family::State`]: nothing on a hot path asks for it.
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        if family != Family::State {
-            return self.view.last(family);
-        }
-        let mut last = None;
-        self.scan(family, &[], None, &mut |key, value| {
-            last = Some((key.to_vec(), value.to_vec()));
-            ControlFlow::Continue(())
-        })?;
-        Ok(last)
     }
 }
 
@@ -243,7 +230,6 @@ mod tests {
             }
             let seen = contents(&tx, &from, to.as_deref());
             let all = contents(&tx, &[], None);
-            prop_assert_eq!(tx.last(Family::State).expect("reads"), all.last().cloned());
             let mut left = stop;
             let mut first = Vec::new();
             tx.scan(Family::State, &from, to.as_deref(), &mut |key, value| {

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Batch, Change, Checkpoint, Family, Store, StoreError, View};
+use super::{Batch, Change, Checkpoint, Family, Record, Store, StoreError, View, Visitor};
 
 /// See the module's head. Without [`Fault`]s, syncs cost next to nothing.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub enum Fault {
     HoldSync,
 }
 
-type Table = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// One family each. The tables are shared with views; a write copies a table that is.
 #[derive(Clone, Debug, Default)]
@@ -131,7 +131,7 @@ impl View for MemoryStore {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
         // not under the lock, for the visitor may use the store; and only this family's table, for
         // a write copies one that is being looked at
@@ -143,15 +143,16 @@ impl View for MemoryStore {
         }
         tables.scan(family, from, to, visit)
     }
-
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        let inner = self.lock();
-        inner.usable(false)?;
-        inner.tables.last(family)
-    }
 }
 
 impl Store for MemoryStore {
+    fn last(&self, family: Family) -> Result<Option<Record>, StoreError> {
+        let inner = self.lock();
+        inner.usable(false)?;
+        let last = inner.tables.read(family).last_key_value();
+        Ok(last.map(|(key, value)| (key.clone(), value.clone())))
+    }
+
     fn write(&self, batch: Batch) -> Result<(), StoreError> {
         let slow = self.lock().faults.iter().find_map(Fault::slow_write);
         if let Some(delay) = slow {
@@ -215,7 +216,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn import(&self, records: Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
+    fn import(&self, records: Vec<Record>) -> Result<(), StoreError> {
         let mut inner = self.lock();
         inner.usable(true)?;
         inner.import.as_mut().ok_or_else(no_import)?.extend(records);
@@ -340,22 +341,23 @@ impl View for Tables {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
-        if to.is_some_and(|to| to <= from) {
-            return Ok(());
-        }
-        let to = to.map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, value) in self.read(family).range::<[u8], _>((Bound::Included(from), to)) {
-            if visit(key, value).is_break() {
-                break;
-            }
-        }
+        scan_table(self.read(family), from, to, visit);
         Ok(())
     }
+}
 
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        Ok(self.read(family).last_key_value().map(|(key, value)| (key.clone(), value.clone())))
+/// [`View::scan`] of a map.
+pub(crate) fn scan_table(table: &Table, from: &[u8], to: Option<&[u8]>, visit: &mut Visitor<'_>) {
+    if to.is_some_and(|to| to <= from) {
+        return;
+    }
+    let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+    for (key, value) in table.range::<[u8], _>((Bound::Included(from), to)) {
+        if visit(key, value).is_break() {
+            return;
+        }
     }
 }
 

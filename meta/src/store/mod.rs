@@ -6,6 +6,7 @@
 
 pub mod memory;
 pub mod rocks;
+pub mod thread;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -82,12 +83,6 @@ pub trait View {
         to: Option<&[u8]>,
         visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError>;
-
-    /// The last key of a family with its value.
-    ///
-    /// # Errors
-    /// As the store says.
-    fn last(&self, family: Family) -> Result<Option<Record>, StoreError>;
 }
 
 /// A key with its value.
@@ -102,6 +97,12 @@ pub type Checkpoint = Box<dyn View + Send + Sync>;
 /// See the module's head. Calls block: for microseconds usually, as long as the disk takes at
 /// worst. All of them may come from any thread.
 pub trait Store: View + fmt::Debug + Send + Sync + 'static {
+    /// The last key of a family with its value.
+    ///
+    /// # Errors
+    /// As the store says.
+    fn last(&self, family: Family) -> Result<Option<Record>, StoreError>;
+
     /// Makes all of `batch` visible at once. Durable only after a later [`Store::sync`].
     ///
     /// # Errors
@@ -135,7 +136,7 @@ pub trait Store: View + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// As the store says; also when none was begun.
-    fn import(&self, records: Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), StoreError>;
+    fn import(&self, records: Vec<Record>) -> Result<(), StoreError>;
 
     /// Puts the new state in the place of the old one, durably, together with `batch`. What the
     /// batch does to [`Family::State`] is done to the new one.

@@ -23,7 +23,7 @@ use rocksdb::{
     MultiThreaded, Options, WriteBatch,
 };
 
-use super::{Batch, Change, Checkpoint, Family, Store, StoreError, View};
+use super::{Batch, Change, Checkpoint, Family, Record, Store, StoreError, View, Visitor};
 use crate::codec;
 use crate::record::NodeId;
 use view::{DbView, OwnedCheckpoint};
@@ -150,19 +150,19 @@ impl View for RocksStore {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
         let open = self.reader()?;
         open.view()?.scan(family, from, to, visit)
     }
-
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        let open = self.reader()?;
-        open.view()?.last(family)
-    }
 }
 
 impl Store for RocksStore {
+    fn last(&self, family: Family) -> Result<Option<Record>, StoreError> {
+        let open = self.reader()?;
+        open.view()?.last(family)
+    }
+
     fn write(&self, batch: Batch) -> Result<(), StoreError> {
         let open = self.writer()?;
         let generation = open.generation.read().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Store for RocksStore {
         Ok(())
     }
 
-    fn import(&self, records: Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
+    fn import(&self, records: Vec<Record>) -> Result<(), StoreError> {
         let open = self.writer()?;
         let next = self.importing().ok_or_else(no_import)?;
         let changes =

@@ -10,13 +10,12 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{Builder, JoinHandle};
 
 use rt_abstract::Notify;
 
 use super::{COMMITTED, END_OF_LOG, PURGED, VOTE, key};
 use crate::raft::entry::{self, Entry, LogId, Vote};
-use crate::store::{Batch, Family, Store, StoreError};
+use crate::store::{Batch, Family, Store, StoreError, thread};
 
 /// Operations in one write, and entries after which no further operation is taken.
 const MAX_BATCH: usize = 4_096;
@@ -53,7 +52,7 @@ pub(super) struct Io {
     finished: AtomicBool,
     /// Told of every change of `synced`, `failed` and `finished`.
     pub(super) progress: Notify,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 /// Bounded by the log, which waits when too much is not synced yet.
@@ -87,9 +86,9 @@ impl Io {
             threads: Mutex::default(),
         });
         let writer = io.clone();
-        let writer = Builder::new().name("raft-log-write".into()).spawn(move || writer.write())?;
+        let writer = thread::start("raft-log-write", move || writer.write())?;
         let syncer = io.clone();
-        let syncer = Builder::new().name("raft-log-sync".into()).spawn(move || syncer.sync());
+        let syncer = thread::start("raft-log-sync", move || syncer.sync());
         match syncer {
             Ok(syncer) => {
                 *io.threads.lock().unwrap_or_else(PoisonError::into_inner) = vec![writer, syncer];

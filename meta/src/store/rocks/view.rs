@@ -10,7 +10,7 @@ use rocksdb::{
 };
 
 use super::{Database, LOG, META};
-use crate::store::{Family, StoreError, View};
+use crate::store::{Family, Record, StoreError, View, Visitor};
 
 /// Families with their handles, and the moment to read.
 pub(super) struct DbView<'a> {
@@ -57,6 +57,16 @@ impl<'a> DbView<'a> {
         }
     }
 
+    /// The last key of a family with its value.
+    pub(super) fn last(&self, family: Family) -> Result<Option<Record>, StoreError> {
+        let Some(family) = self.family(family) else { return Ok(None) };
+        let mut iterator = self.iterator(family, ReadOptions::default());
+        iterator.seek_to_last();
+        let last = iterator.item().map(|(key, value)| (key.to_vec(), value.to_vec()));
+        iterator.status().map_err(|error| unreadable(&error))?;
+        Ok(last)
+    }
+
     fn family(&self, family: Family) -> Option<&Arc<BoundColumnFamily<'a>>> {
         match family {
             Family::Log => self.log.as_ref(),
@@ -92,7 +102,7 @@ impl View for DbView<'_> {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
         let Some(family) = self.family(family) else { return Ok(()) };
         if to.is_some_and(|to| to <= from) {
@@ -111,15 +121,6 @@ impl View for DbView<'_> {
             iterator.next();
         }
         iterator.status().map_err(|error| unreadable(&error))
-    }
-
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        let Some(family) = self.family(family) else { return Ok(None) };
-        let mut iterator = self.iterator(family, ReadOptions::default());
-        iterator.seek_to_last();
-        let last = iterator.item().map(|(key, value)| (key.to_vec(), value.to_vec()));
-        iterator.status().map_err(|error| unreadable(&error))?;
-        Ok(last)
     }
 }
 
@@ -162,13 +163,9 @@ impl View for OwnedCheckpoint {
         family: Family,
         from: &[u8],
         to: Option<&[u8]>,
-        visit: &mut crate::store::Visitor<'_>,
+        visit: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
         self.view()?.scan(family, from, to, visit)
-    }
-
-    fn last(&self, family: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
-        self.view()?.last(family)
     }
 }
 
@@ -191,12 +188,8 @@ impl View for Closed {
         _: Family,
         _: &[u8],
         _: Option<&[u8]>,
-        _: &mut crate::store::Visitor<'_>,
+        _: &mut Visitor<'_>,
     ) -> Result<(), StoreError> {
-        Err(closed())
-    }
-
-    fn last(&self, _: Family) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
         Err(closed())
     }
 }
