@@ -20,15 +20,12 @@ use mqtt::wire::{
 use smallvec::SmallVec;
 
 use super::close::Parting;
+use super::commit::{Commit, Opening, Owed};
 use super::conn::Phase;
 use super::publish::Retaining;
 use super::stored::{client_key, retain_command, stored_will};
 use super::{ConnKey, Received, SessionKey, Shard, connect, packets};
 
-/// Commands of one connection proposed at once.
-const MAX_COMMANDS: usize = 256;
-/// Payload bytes of one connection proposed at once, but for the last message.
-const MAX_COMMIT_BYTES: usize = 1 << 20;
 /// Posted commands that may wait: far more than sessions can end while the metadata has no leader
 /// for a while. Older ones are dropped beyond it; a restart finds such sessions and ends them then.
 const MAX_POSTED: usize = 1_000_000;
@@ -44,72 +41,6 @@ pub(super) struct Durability {
     recording: bool,
     /// What the connection at hand waits for.
     commit: Option<Box<Commit>>,
-}
-
-/// Changes that one connection waits for.
-#[derive(Debug, Default)]
-pub struct Commit {
-    commands: Vec<Command>,
-    /// One per command, in order, with acknowledgements that have none between them.
-    owed: Vec<Owed>,
-    bytes: usize,
-}
-
-/// What follows once a command is committed.
-#[derive(Debug)]
-pub(super) enum Owed {
-    /// The client is let in.
-    Connect(Opening),
-    /// SUBACK, and the filters it grants.
-    SubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]>, filters: Vec<Box<str>> },
-    /// UNSUBACK.
-    UnsubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]> },
-    /// A retained message of this session is delivered and, at QoS 1 and 2, acknowledged.
-    Publish { message: Arc<Message>, session: SessionKey, ack: Option<(AckKind, PacketId)> },
-    /// Waits for its turn only: acknowledgements keep the order of their packets [MQTT-4.6.0-2].
-    Ack { kind: AckKind, id: PacketId, reason: ReasonCode },
-}
-
-/// A CONNECT that waits for its session.
-#[derive(Debug)]
-pub(super) struct Opening {
-    /// The whole packet.
-    connect: Bytes,
-    /// The identifier that was assigned to it.
-    assigned: Option<String>,
-    /// Ends an exchange of AUTH packets.
-    auth_data: Option<Vec<u8>>,
-}
-
-// Enough to tell what a reader does next.
-impl PartialEq for Commit {
-    fn eq(&self, other: &Self) -> bool {
-        self.commands == other.commands
-    }
-}
-
-impl Eq for Commit {}
-
-impl Commit {
-    /// What to propose; leaves it empty.
-    pub fn take_commands(&mut self) -> Vec<Command> {
-        std::mem::take(&mut self.commands)
-    }
-
-    /// Whether a CONNECT waits for it.
-    pub fn opens_session(&self) -> bool {
-        matches!(self.owed.first(), Some(Owed::Connect(_)))
-    }
-
-    /// Whether the packet that begins with `rest` may join: only retained publishes do, since what
-    /// is done for other packets would overtake what is owed.
-    fn takes(&self, rest: &[u8]) -> bool {
-        let is_retained = rest.first().is_some_and(|first| first & 0xF1 == 0x31);
-        is_retained
-            && self.owed.len() < MAX_COMMANDS
-            && self.bytes < MAX_COMMIT_BYTES
-            && matches!(self.owed.first(), Some(Owed::Publish { .. }))
-    }
 }
 
 impl Shard {
@@ -159,7 +90,7 @@ impl Shard {
             conn.pause = None;
             conn.sign_of_life(now_ms);
         }
-        let asked = commit.owed.iter().filter(|owed| !matches!(owed, Owed::Ack { .. })).count();
+        let asked = commit.asked();
         match result {
             Ok(Answer { replies, .. }) if replies.len() == asked => {
                 let mut replies = replies.into_iter();
@@ -292,7 +223,7 @@ impl Shard {
         reason: ReasonCode,
     ) {
         match self.durability.as_mut().and_then(|durability| durability.commit.as_mut()) {
-            Some(commit) => commit.owed.push(Owed::Ack { kind, id, reason }),
+            Some(commit) => commit.owe_ack(kind, id, reason),
             None => self.acknowledge(key, kind, id, reason),
         }
     }
@@ -539,10 +470,7 @@ impl Shard {
 
     fn owe(&mut self, command: Command, owed: Owed, bytes: usize) {
         let Some(durability) = self.durability.as_mut() else { return };
-        let commit = durability.commit.get_or_insert_default();
-        commit.commands.push(command);
-        commit.owed.push(owed);
-        commit.bytes += bytes;
+        durability.commit.get_or_insert_default().owe(command, owed, bytes);
     }
 
     fn post(&mut self, command: Command) {

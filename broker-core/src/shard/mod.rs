@@ -12,6 +12,7 @@
 mod auth;
 mod buffers;
 mod close;
+mod commit;
 mod conn;
 mod connect;
 mod durable;
@@ -51,8 +52,8 @@ use crate::access::Access;
 use crate::config::{Limits, QueueFull};
 use crate::stats::ShardStats;
 pub use auth::Verified;
+pub use commit::Commit;
 use conn::{Conn, Phase};
-pub use durable::Commit;
 use durable::Durability;
 pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
 pub use guesses::Origin;

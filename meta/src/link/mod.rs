@@ -14,6 +14,7 @@
 
 mod backoff;
 pub mod client;
+mod connect;
 mod connection;
 pub mod frame;
 pub mod hello;

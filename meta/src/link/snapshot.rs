@@ -18,7 +18,8 @@ use serde::de::DeserializeOwned;
 
 use super::Settings;
 use super::backoff::Backoff;
-use super::client::{connect, read_answer};
+use super::client::read_answer;
+use super::connect::connect;
 use super::connection::{CloserOf, LinkError, Parts, at_most, within};
 use super::frame::{self, Frame, Kind};
 use super::hello::{Hello, Purpose};

@@ -130,7 +130,7 @@ async fn run<R: Runtime>(
     requests: Receiver<Request>,
     stop: Shutdown,
 ) -> Result<(), NodeError> {
-    let failure = Arc::new(Failure::default());
+    let failure = Arc::new(FirstFailure::default());
     let log_options = LogOptions {
         on_failure: Box::new({
             let failure = failure.clone();
@@ -239,12 +239,12 @@ fn failed(error: impl std::fmt::Display) -> NodeError {
 
 /// The first reason why the node has to stop.
 #[derive(Debug, Default)]
-pub(crate) struct Failure {
+pub(crate) struct FirstFailure {
     reason: Mutex<Option<String>>,
     wake: Notify,
 }
 
-impl Failure {
+impl FirstFailure {
     pub(crate) fn set(&self, reason: String) {
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
@@ -260,7 +260,7 @@ impl Failure {
     }
 }
 
-async fn wait_for_either(stop: &Shutdown, failure: &Failure) {
+async fn wait_for_either(stop: &Shutdown, failure: &FirstFailure) {
     let stopped = std::pin::pin!(stop.wait());
     let failed = std::pin::pin!(failure.wake.notified());
     futures_util::future::select(stopped, failed).await;

@@ -7,7 +7,7 @@ use openraft::{RaftMetrics, ServerState};
 use rt_abstract::{Runtime, Shutdown};
 
 use super::leader::within;
-use super::{Failure, MetaRaft};
+use super::{FirstFailure, MetaRaft};
 use crate::handle::Handle;
 use crate::raft::types::TypeConfig;
 use crate::status::{Member, Status};
@@ -19,7 +19,7 @@ const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 pub(super) async fn watch<R: Runtime>(
     raft: MetaRaft<R>,
     handle: Handle,
-    failure: Arc<Failure>,
+    failure: Arc<FirstFailure>,
     stop: Shutdown,
 ) {
     let mut metrics = raft.metrics();
