@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use meta::status::Status;
+use meta::steps::Summary;
 use serde::Deserialize;
 
 use crate::cli::{ClusterCommand, ConfigKeyCommand, CtlArgs, CtlCommand};
@@ -86,42 +88,11 @@ impl Client {
     }
 }
 
-#[derive(Deserialize)]
-struct Status {
-    node: u64,
-    role: String,
-    leader: Option<u64>,
-    term: u64,
-    last_log_index: Option<u64>,
-    last_applied_index: Option<u64>,
-    snapshot_index: Option<u64>,
-    purged_index: Option<u64>,
-    members: Vec<Member>,
-}
-
-#[derive(Deserialize)]
-struct Member {
-    node: u64,
-    address: String,
-    voter: bool,
-    matched_index: Option<u64>,
-}
-
+/// The answer to `/steps`.
 #[derive(Deserialize)]
 struct Steps {
     connect: Vec<Summary>,
     apply: Vec<Summary>,
-}
-
-#[derive(Deserialize)]
-struct Summary {
-    step: String,
-    count: u64,
-    mean_us: f64,
-    p50_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-    max_us: f64,
 }
 
 fn cluster_table(status: &Status) -> String {

@@ -1,7 +1,7 @@
 //! The metadata of this node: opened before anything runs, then run by a thread of its own, or by the
 //! first shard's executor.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use meta::{ApplyMode, ClusterOptions, Handle, LogLimits, Options, Server};
@@ -58,7 +58,7 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
 /// The metadata's task, until somebody runs it.
 #[derive(Debug)]
 pub struct RaftTask {
-    server: Arc<Mutex<Option<Server>>>,
+    server: Mutex<Option<Server>>,
     place: RaftThread,
     options: RunOptions,
     stop: Shutdown,
@@ -77,7 +77,7 @@ impl RaftTask {
             scheduler: Scheduler::ThreadPerCore,
             ..options.clone()
         };
-        Self { server: Arc::new(Mutex::new(server)), place, options, stop: Shutdown::new() }
+        Self { server: Mutex::new(server), place, options, stop: Shutdown::new() }
     }
 
     /// Starts its thread, if it is to have one.

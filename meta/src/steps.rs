@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A step of applying entries to the state; names as in logs and metrics.
 pub const APPLY_STEPS: [&str; 4] = ["wait", "route", "membership", "set_last_applied"];
@@ -40,10 +40,10 @@ pub struct Steps {
 }
 
 /// What the histogram of a step says.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The step.
-    pub step: &'static str,
+    pub step: String,
     /// How many durations were added.
     pub count: u64,
     /// Their mean, in microseconds.
@@ -78,7 +78,7 @@ impl Steps {
             let histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
             let us = |ns: u64| ns as f64 / 1000.0;
             Summary {
-                step,
+                step: step.to_owned(),
                 count: histogram.len(),
                 mean_us: histogram.mean() / 1000.0,
                 p50_us: us(histogram.value_at_quantile(0.5)),
@@ -108,7 +108,7 @@ mod tests {
         steps.add(Step::Wait, Duration::from_secs(86_400));
         let summaries = steps.summaries();
         let route = &summaries[1];
-        assert_eq!((route.step, route.count), ("route", 1000));
+        assert_eq!((route.step.as_str(), route.count), ("route", 1000));
         assert!((495.0..=510.0).contains(&route.p50_us), "{route:?}");
         assert!((985.0..=1005.0).contains(&route.p99_us), "{route:?}");
         assert_eq!(summaries[0].count, 1);

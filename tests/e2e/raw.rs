@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub const CONNACK: u8 = 0x20;
 pub const PUBLISH: u8 = 0x30;
 pub const PUBACK: u8 = 0x40;
+/// The flag of a retained PUBLISH.
+pub const RETAIN: u8 = 0x01;
 pub const SUBACK: u8 = 0x90;
 pub const PINGRESP: u8 = 0xD0;
 pub const DISCONNECT: u8 = 0xE0;
@@ -292,6 +294,56 @@ pub fn subscribe(version: u8, id: u16, filter: &str, options: u8) -> Vec<u8> {
     body.extend(string(filter));
     body.push(options);
     packet(0x82, &body)
+}
+
+/// CONNECT of version 5 that keeps its session for `expiry_s`; whether it was there.
+pub fn resume(
+    broker: SocketAddr,
+    id: &str,
+    clean: bool,
+    expiry_s: u32,
+    will: Option<&str>,
+) -> (Raw, bool) {
+    let mut client = Raw::open(broker, 5);
+    client.send(&durable_connect(id, clean, expiry_s, will));
+    let answer = client.expect(CONNACK);
+    assert_eq!(answer.body.get(1), Some(&0), "CONNECT of {id} was refused: {answer:?}");
+    let present = answer.body[0] == 1;
+    (client, present)
+}
+
+/// A CONNECT of version 5 with a session expiry interval and, perhaps, a will "gone" of QoS 1.
+pub fn durable_connect(id: &str, clean: bool, expiry_s: u32, will: Option<&str>) -> Vec<u8> {
+    let mut properties = vec![0x11];
+    properties.extend(expiry_s.to_be_bytes());
+    let mut payload = string(id);
+    let mut flags = if clean { 0x02 } else { 0x00 };
+    if let Some(topic) = will {
+        flags |= 0x04 | 0x08; // QoS 1
+        payload.push(0);
+        payload.extend(string(topic));
+        payload.extend(string("gone"));
+    }
+    packet(0x10, &connect_body(5, flags, 600, &properties, &payload))
+}
+
+/// Publishes a retained message at QoS 1 and waits until it is taken.
+pub fn retain(client: &mut Raw, topic: &str, payload: &[u8], id: u16) {
+    client.send(&publish_raw(5, PUBLISH | 1 << 1 | RETAIN, topic.as_bytes(), &[], payload, id));
+    let answer = client.expect(PUBACK);
+    assert!(answer.body.get(2).is_none_or(|reason| *reason < 0x80), "{answer:?}");
+}
+
+/// The retained message of a topic, as a new subscriber gets it; a ping fences "none".
+pub fn retained(broker: SocketAddr, topic: &str) -> Option<Vec<u8>> {
+    let mut reader = Raw::connect(broker, 5, "", 600);
+    reader.subscribe(topic, 0);
+    reader.send(&[0xC0, 0]);
+    match reader.next(PATIENCE) {
+        Got::Packet(packet) if packet.head & 0xF0 == PUBLISH => Some(packet.publish(5).1),
+        Got::Packet(packet) if packet.head == 0xD0 => None,
+        other => panic!("instead of {topic}: {other:?}"),
+    }
 }
 
 /// The first whole packet of `bytes` and its length.

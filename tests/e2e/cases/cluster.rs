@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::Case;
 use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::Column;
-use crate::raw::{CONNACK, PUBACK, PUBLISH, Raw, connect_body, packet, publish_raw, string};
+use crate::raw::{PUBLISH, Raw, publish_raw, resume, retain, retained};
 use crate::wait::{PATIENCE, until};
 
 pub const CASES: &[Case] = &[
@@ -383,18 +383,8 @@ fn signal(broker: &Broker, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the node takes a signal");
 }
 
-fn retain(client: &mut Raw, topic: &str, payload: &[u8]) {
-    client.send(&publish_raw(5, PUBLISH | 1 << 1 | 1, topic.as_bytes(), &[], payload, 1));
-    client.expect(PUBACK);
-}
-
 fn durable(address: SocketAddr, id: &str) -> (Raw, bool) {
-    let mut client = Raw::open(address, 5);
-    let properties = [&[0x11][..], &3600_u32.to_be_bytes()].concat();
-    client.send(&packet(0x10, &connect_body(5, 0, 600, &properties, &string(id))));
-    let answer = client.expect(CONNACK);
-    assert_eq!(answer.body.get(1), Some(&0), "{answer:?}");
-    (client, answer.body[0] == 1)
+    resume(address, id, false, 3600, None)
 }
 
 /// A node that needs more than the log still has serves all of it.
@@ -408,7 +398,7 @@ fn a_snapshot_brings_a_node_up(column: &Column) {
     sleeper.subscribe("news/#", 1);
     let mut talker = Raw::connect(cluster.broker(leader).mqtt, 5, "talker", 600);
     for number in 0..600 {
-        retain(&mut talker, &format!("many/{number}"), number.to_string().as_bytes());
+        retain(&mut talker, &format!("many/{number}"), number.to_string().as_bytes(), 1);
     }
     until("the log to be purged", || {
         status(cluster.broker(leader).admin)?["purged_index"].as_u64().filter(|upto| *upto > 300)
@@ -432,17 +422,11 @@ fn a_snapshot_brings_a_node_up(column: &Column) {
 fn nodes_come_and_go(column: &Column) {
     let mut cluster = Cluster::start(column, &[]);
     let mut talker = Raw::connect(cluster.broker(2).mqtt, 5, "talker", 600);
-    retain(&mut talker, "kept", b"one");
+    retain(&mut talker, "kept", b"one", 1);
     for node in 0..3 {
         // Applied there a moment later than it was acknowledged elsewhere.
         until("the message on every node", || {
-            let mut reader = Raw::connect(cluster.broker(node).mqtt, 5, "", 600);
-            reader.subscribe("kept", 0);
-            reader.send(&[0xC0, 0]);
-            match reader.next(PATIENCE) {
-                crate::raw::Got::Packet(packet) => (packet.head & 0xF0 == PUBLISH).then_some(()),
-                other => panic!("{other:?}"),
-            }
+            retained(cluster.broker(node).mqtt, "kept").map(drop)
         });
     }
     let output = Command::new(&column.program)

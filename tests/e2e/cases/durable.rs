@@ -16,8 +16,8 @@ use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::Column;
 use crate::process::Process;
 use crate::raw::{
-    CONNACK, Got, PUBACK, PUBLISH, Raw, SUBACK, connect_body, packet, publish, publish_raw, string,
-    subscribe,
+    CONNACK, Got, PUBACK, PUBLISH, RETAIN, Raw, SUBACK, durable_connect, packet, publish,
+    publish_raw, resume, retain, retained, string, subscribe,
 };
 use crate::wait::{PATIENCE, until};
 
@@ -33,58 +33,8 @@ pub const CASES: &[Case] = &[
     Case::new("durable::another_nodes_directory_is_refused", another_nodes_directory),
 ];
 
-const RETAIN: u8 = 0x01;
-
 fn start(column: &Column, dir: &Path) -> Broker {
     Broker::start_with(column, &Options { data_dir: Some(dir), ..Options::default() })
-}
-
-/// CONNECT of version 5 that keeps its session for `expiry_s`; whether it was there.
-fn resume(
-    broker: SocketAddr,
-    id: &str,
-    clean: bool,
-    expiry_s: u32,
-    will: Option<&str>,
-) -> (Raw, bool) {
-    let mut client = Raw::open(broker, 5);
-    client.send(&durable_connect(id, clean, expiry_s, will));
-    let answer = client.expect(CONNACK);
-    assert_eq!(answer.body.get(1), Some(&0), "CONNECT of {id} was refused: {answer:?}");
-    let present = answer.body[0] == 1;
-    (client, present)
-}
-
-fn durable_connect(id: &str, clean: bool, expiry_s: u32, will: Option<&str>) -> Vec<u8> {
-    let mut properties = vec![0x11];
-    properties.extend(expiry_s.to_be_bytes());
-    let mut payload = string(id);
-    let mut flags = if clean { 0x02 } else { 0x00 };
-    if let Some(topic) = will {
-        flags |= 0x04 | 0x08; // QoS 1
-        payload.push(0);
-        payload.extend(string(topic));
-        payload.extend(string("gone"));
-    }
-    packet(0x10, &connect_body(5, flags, 600, &properties, &payload))
-}
-
-fn retain(client: &mut Raw, topic: &str, payload: &[u8], id: u16) {
-    client.send(&publish_raw(5, PUBLISH | 1 << 1 | RETAIN, topic.as_bytes(), &[], payload, id));
-    let answer = client.expect(PUBACK);
-    assert!(answer.body.get(2).is_none_or(|reason| *reason < 0x80), "{answer:?}");
-}
-
-/// The retained message of a topic, as a new subscriber gets it; a ping fences "none".
-fn retained(broker: SocketAddr, topic: &str) -> Option<Vec<u8>> {
-    let mut reader = Raw::connect(broker, 5, "", 600);
-    reader.subscribe(topic, 0);
-    reader.send(&[0xC0, 0]);
-    match reader.next(PATIENCE) {
-        Got::Packet(packet) if packet.head & 0xF0 == PUBLISH => Some(packet.publish(5).1),
-        Got::Packet(packet) if packet.head == 0xD0 => None,
-        other => panic!("instead of {topic}: {other:?}"),
-    }
 }
 
 fn survives_a_kill(column: &Column) {
