@@ -9,6 +9,7 @@ mod data_dir;
 mod log;
 mod metadata;
 mod passwd;
+mod process;
 mod runtimes;
 mod serve;
 mod signals;

@@ -1,7 +1,6 @@
 //! `gearbox serve`: everything that must be true before the first client is accepted, then one
 //! broker shard per core, with the admin address beside the first.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +17,7 @@ use tracing::{info, warn};
 use crate::backend::{self, Backend, Visit};
 use crate::cli::ServeArgs;
 use crate::config::{self, BackendChoice, Settings};
-use crate::{data_dir, environment, log, metadata, print, signals, users_file};
+use crate::{data_dir, environment, log, metadata, print, process, signals, users_file};
 
 /// Runs the broker until it is told to end.
 ///
@@ -30,9 +29,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), String> {
     args.apply(&mut settings);
     settings.check().map_err(|invalid| format!("{}: {}", invalid.path, invalid.message))?;
     log::start(&settings);
-    if let Err(error) = raise_open_files() {
-        warn!("cannot raise the limit of open files: {error}");
-    }
+    process::prepare(settings.limits.max_connections);
     check_pinning(&settings.runtime.pin.0)?;
 
     let (backend, probe) = choose(&settings, &backend::probe_all())?;
@@ -270,16 +267,6 @@ fn ready_line(
         mqtt.join(","),
         admin.map_or("off".into(), |(_, address)| address.to_string()),
     )
-}
-
-/// A connection is a descriptor; the soft limit of many systems is 1024.
-fn raise_open_files() -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
-    }
-    Ok(())
 }
 
 /// Before any shard starts, so that a wrong CPU is one clear error.

@@ -9,7 +9,7 @@
 //! The broker's own topics below `$SYS/` lie here too, so that they reach late subscribers like any
 //! retained message; they are few, and the limits and counts of users' messages leave them out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mqtt::routing::{RetainedTree, ScanCursor};
@@ -39,6 +39,9 @@ struct Store {
     bytes: usize,
     /// (deadline, topic) of those that expire.
     expiries: BTreeSet<(u64, Box<str>)>,
+    /// While messages are loaded: the topics cleared meanwhile. At most as many as change during a
+    /// start.
+    cleared: Option<HashSet<Box<str>>>,
 }
 
 impl Retained {
@@ -51,6 +54,23 @@ impl Retained {
     pub fn lock(&self) -> Locked<'_> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { limits: (self.max_messages, self.max_bytes), store }
+    }
+
+    /// Messages will be read and given to [`Retained::finish_load`]: what changes from now on is newer.
+    pub fn begin_load(&self) {
+        self.lock().store.cleared = Some(HashSet::new());
+    }
+
+    /// Takes what was read since [`Retained::begin_load`], all in one step, unless everything was
+    /// replaced meanwhile. Takes its time; the lock is held for what changed only.
+    pub fn finish_load(&self, messages: Vec<Arc<Message>>) {
+        let mut loaded = Store::of(messages);
+        let mut store = self.lock().store;
+        let Some(cleared) = store.cleared.take() else { return };
+        cleared.iter().for_each(|topic| loaded.remove(topic));
+        let newer = std::mem::take(&mut store.tree);
+        newer.into_messages().for_each(|message| loaded.put(message));
+        *store = loaded;
     }
 }
 
@@ -101,13 +121,10 @@ impl Locked<'_> {
 
     /// Removes the retained message of a topic.
     pub fn clear(&mut self, topic: &str) {
-        self.store.forget_expiry(topic);
-        if let Some(old) = self.store.tree.remove(topic)
-            && is_users(topic)
-        {
-            self.store.messages -= 1;
-            self.store.bytes -= old.size_bytes();
+        if let Some(cleared) = self.store.cleared.as_mut() {
+            cleared.insert(topic.into());
         }
+        self.store.remove(topic);
     }
 
     /// One page of the messages that match `filter`, expired ones left out; false when the scan
@@ -152,7 +169,32 @@ impl Locked<'_> {
 }
 
 impl Store {
-    /// One search, however many messages there are: a start puts a million of them.
+    fn of(messages: Vec<Arc<Message>>) -> Self {
+        let users = messages.iter().filter(|message| is_users(message.draft().topic));
+        let (count, bytes) =
+            users.fold((0, 0), |(count, bytes), message| (count + 1, bytes + message.size_bytes()));
+        let expiring = messages.iter().filter_map(|message| {
+            message.expires_at_ms().map(|at| (at.get(), message.draft().topic.into()))
+        });
+        Self {
+            messages: count,
+            bytes,
+            expiries: expiring.collect(),
+            cleared: None,
+            tree: messages.into_iter().map(|it| (it.draft().topic.into(), it)).collect(),
+        }
+    }
+
+    fn remove(&mut self, topic: &str) {
+        self.forget_expiry(topic);
+        if let Some(old) = self.tree.remove(topic)
+            && is_users(topic)
+        {
+            self.messages -= 1;
+            self.bytes -= old.size_bytes();
+        }
+    }
+
     fn put(&mut self, message: Arc<Message>) {
         let draft = message.draft();
         let topic = draft.topic;
@@ -226,6 +268,34 @@ mod tests {
         store.clear("missing");
         assert!(!store.set(message("b", &"x".repeat(100), 0)), "100 bytes at most");
         assert_eq!(store.size(), (0, 0), "what it was to replace is not the last value any more");
+    }
+
+    #[test]
+    fn what_changes_while_messages_are_loaded_is_newer() {
+        let retained = Retained::new(9, 1000);
+        retained.lock().set(message("$SYS/broker/version", "x", 0));
+        retained.begin_load();
+        let read = ["a", "b", "b/c", "b-c", "d"].map(|topic| message(topic, "old", 50));
+        {
+            let mut store = retained.lock();
+            store.set_stored(message("b", "new", 0));
+            store.set_stored(message("d", "new", 0));
+            store.clear("d");
+            store.clear("e");
+            store.set_stored(message("f", "new", 0));
+        }
+        retained.finish_load(read.to_vec());
+        let mut store = retained.lock();
+        assert_eq!(all(&store, 0), ["old", "new", "old", "old", "new"]);
+        assert_eq!(store.size(), (5, 1 + 3 + 4 + 6 + 6 + 2 + 6));
+        assert_eq!(store.sweep(60, 10), ["a".into(), "b-c".into(), "b/c".into()]);
+        assert_eq!(store.size(), (2, 8));
+        assert!(store.has("$SYS/broker/version"));
+        drop(store);
+        retained.begin_load();
+        retained.lock().clear_users();
+        retained.finish_load(read.to_vec());
+        assert_eq!(retained.lock().size(), (0, 0), "what was read is not there any more");
     }
 
     #[test]

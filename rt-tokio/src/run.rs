@@ -18,6 +18,10 @@ use crate::task::panic_message;
 /// Threads that run blocking work, for each core. Few, because what blocks here is the disk.
 pub const BLOCKING_THREADS_PER_CORE: usize = 8;
 
+/// Tasks of its own that a busy core runs for each one that another thread woke. tokio's 31 let a
+/// thousand answers from the raft thread wait for each other beside tasks that compute.
+const TURNS_PER_REMOTE_WAKE: u32 = 4;
+
 /// How long the end of a runtime waits for blocking work that is still running.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
@@ -164,7 +168,8 @@ fn current_thread() -> io::Result<OneThread> {
         .enable_io()
         .enable_time()
         .thread_name("gearbox-blocking")
-        .max_blocking_threads(BLOCKING_THREADS_PER_CORE);
+        .max_blocking_threads(BLOCKING_THREADS_PER_CORE)
+        .global_queue_interval(TURNS_PER_REMOTE_WAKE);
     if_single_threaded!({
         builder.build_local(tokio::runtime::LocalOptions::default())
     } else {

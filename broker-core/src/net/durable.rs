@@ -16,7 +16,7 @@ use super::core::{Core, enter};
 use crate::node::Node;
 use crate::shard::{Elsewhere, message_of};
 
-/// Sessions and messages read from the metadata before the other tasks get a turn.
+/// Sessions read from the metadata before the other tasks get a turn.
 const PAGE: usize = 1_000;
 /// Posted commands per proposal.
 const COMMANDS_PER_PROPOSAL: usize = 512;
@@ -30,7 +30,7 @@ const REST_WITHOUT_LEADER: Duration = Duration::from_millis(200);
 /// # Errors
 /// What the store said.
 pub(super) async fn restore<R: Runtime>(
-    node: &Node,
+    node: &Arc<Node>,
     core: &Shared<Core<R>>,
     meta: &Handle,
     id: u8,
@@ -168,38 +168,25 @@ pub(super) async fn record_loop<R: Runtime>(
     }
 }
 
-async fn restore_retained<R: Runtime>(node: &Node, meta: &Handle) -> Result<(), StoreError> {
+/// Reads all retained messages, on a thread that may block.
+async fn restore_retained<R: Runtime>(node: &Arc<Node>, meta: &Handle) -> Result<(), StoreError> {
     let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
-    let mut after = None;
-    loop {
-        after = restore_page(node, meta, after, wall_offset_ms)?;
-        if after.is_none() {
-            return Ok(());
-        }
-        R::yield_now().await;
-    }
-}
-
-/// One page of the retained messages behind the topic `after`; the last topic of it, if it has any.
-fn restore_page(
-    node: &Node,
-    meta: &Handle,
-    after: Option<String>,
-    wall_offset_ms: u64,
-) -> Result<Option<String>, StoreError> {
-    // Locked before it is read: what is applied meanwhile is set behind it, not before.
-    let mut retained = node.fabric().retained.lock();
-    let mut page = Vec::new();
-    meta.read(|view| {
-        meta::state::retained(view, after.as_deref(), |stored| {
-            page.push(stored);
-            full(page.len())
-        })
-    })?;
-    for stored in &page {
-        retained.set_stored(Arc::new(message_of(stored, true, 0, wall_offset_ms)));
-    }
-    Ok(page.pop().map(|last| last.topic))
+    node.fabric().retained.begin_load();
+    let (node, meta) = (node.clone(), meta.clone());
+    let loaded = R::spawn_blocking(move || {
+        let mut messages = Vec::new();
+        meta.read(|view| {
+            meta::state::retained(view, None, |stored| {
+                messages.push(Arc::new(message_of(&stored, true, 0, wall_offset_ms)));
+                ControlFlow::Continue(())
+            })
+        })?;
+        node.fabric().retained.finish_load(messages);
+        Ok(())
+    });
+    loaded.await.unwrap_or_else(|panicked| {
+        Err(StoreError::failed("reading the retained messages", panicked))
+    })
 }
 
 type Found = (ClientKey, SessionRecord, Vec<StoredSubscription>);

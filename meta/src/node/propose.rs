@@ -17,8 +17,8 @@ use crate::raft::entry::command_weight;
 const MAX_UNDER_WAY: usize = 64;
 /// Requests taken out of the mailbox at once.
 const MAX_REQUESTS: usize = 1024;
-/// Commands of one entry, but for the last request's.
-const MAX_COMMANDS: usize = 1024;
+/// Commands of one entry, but for the last request's: applying one must not hold raft up.
+const MAX_COMMANDS: usize = 64;
 /// Bytes of one entry, about, but for the last request's: an entry has to fit into one frame of the
 /// link with one request more.
 const MAX_ENTRY_BYTES: usize = 4 << 20;

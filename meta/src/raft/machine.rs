@@ -26,9 +26,10 @@ use crate::steps::{Step, Steps};
 use crate::store::{Store, StoreError, thread};
 
 /// Entries that are applied together at most.
-const MAX_ENTRIES: usize = 1_024;
-/// Commands, after which no further entry is added.
-const MAX_COMMANDS: usize = 4_096;
+const MAX_ENTRIES: usize = 128;
+/// Commands, after which no further entry is added: while a batch is applied, raft's executor does
+/// nothing else, and larger ones are no cheaper per command.
+const MAX_COMMANDS: usize = 64;
 
 /// A batch that takes longer is logged.
 const SLOW: Duration = Duration::from_millis(100);
