@@ -42,6 +42,8 @@ pub struct Target {
 pub struct Client {
     socket: OwnedFd,
     version: Version,
+    /// Unacknowledged messages that the broker takes [MQTT-3.3.4-7].
+    pub receive_maximum: u16,
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
@@ -68,6 +70,7 @@ impl Client {
         Ok(Self {
             socket,
             version: target.version,
+            receive_maximum: u16::MAX,
             output: Vec::new(),
             written: 0,
             input: Vec::new(),

@@ -257,13 +257,17 @@ impl<'a> Opening<'a> {
             return self.poller.set(&*client, token, false).map_err(text);
         }
         let mut answer = None;
+        let mut receive_maximum = None;
         client
             .read(&mut self.scratch, |packet, _| {
                 answer = match packet {
                     Packet::ConnAck(ack) if ack.reason.is_error() => {
                         Some(Err(format!("refused: {:?}", ack.reason)))
                     }
-                    Packet::ConnAck(ack) => Some(Ok(ack.session_present)),
+                    Packet::ConnAck(ack) => {
+                        receive_maximum = ack.properties.receive_maximum();
+                        Some(Ok(ack.session_present))
+                    }
                     Packet::SubAck(ack) if ack.codes.iter().any(|code| *code >= 0x80) => {
                         Some(Err("a subscription was refused".to_owned()))
                     }
@@ -275,6 +279,7 @@ impl<'a> Opening<'a> {
                 ControlFlow::Break(())
             })
             .map_err(text)?;
+        client.receive_maximum = receive_maximum.unwrap_or(client.receive_maximum);
         let Some(resumed) = answer.transpose()? else { return Ok(()) };
         let now_ns = self.clock.now_ns();
         let asked = match slot.state {

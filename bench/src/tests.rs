@@ -40,28 +40,29 @@ impl Running {
 
     /// Runs a scenario by its command line.
     fn scenario(&self, line: &str) -> Result<Run, String> {
-        let line = format!("gearbox-bench {line} --address {} --quiet 2", self.address);
-        self.scenario_line(&line)
+        let line = format!("gearbox-bench {line} --address {}", self.address);
+        scenario(&line)
     }
+}
 
-    fn scenario_line(&self, line: &str) -> Result<Run, String> {
-        let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|it| it.to_string())?;
-        match cli.command {
-            Command::Conn(args) => conn::run(&args),
-            Command::Pubsub(args) => pubsub::run(&args),
-            Command::Stream(args) => stream::run(&args),
-            Command::Idle(args) => idle::run(&args),
-            Command::Subs(args) => subs::run(&args),
-            Command::Replay(args) => replay::run(&args),
-            _ => panic!("no scenario: {line}"),
-        }
+/// Runs a scenario by its command line.
+fn scenario(line: &str) -> Result<Run, String> {
+    let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|it| it.to_string())?;
+    match cli.command {
+        Command::Conn(args) => conn::run(&args),
+        Command::Pubsub(args) => pubsub::run(&args),
+        Command::Stream(args) => stream::run(&args),
+        Command::Idle(args) => idle::run(&args),
+        Command::Subs(args) => subs::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        _ => panic!("no scenario: {line}"),
     }
 }
 
 /// Without faults, and with nothing lost at the end.
 fn clean(line: &str) -> Run {
     let peer = Running::start(Faults::default());
-    let run = peer.scenario(line).unwrap();
+    let run = peer.scenario(&format!("{line} --quiet 20")).unwrap();
     let made = peer.end();
     assert_eq!(run.problems, Vec::<String>::new(), "{line}");
     let account = run.account.unwrap();
@@ -144,14 +145,14 @@ fn storms_and_idle_connections() {
     let at = format!("--address {}", peer.address);
     for more in ["", "--rate 2000", "--durable", "--durable --protocol 5"] {
         let line = format!("x conn --clients 50 --rounds 2 --hold 0 --pause 0 {at} {more}");
-        let run = peer.scenario_line(&line).unwrap();
+        let run = scenario(&line).unwrap();
         assert_eq!(run.problems, Vec::<String>::new(), "{line}");
         let latencies = run.latencies("connect, from own").unwrap().unwrap();
         assert_eq!(latencies.count(), 100, "{line}");
     }
     let own = std::process::id();
     let line = format!("x idle --connections 50 --hold 0.05 --subscribe --pid {own} {at}");
-    let run = peer.scenario_line(&line).unwrap();
+    let run = scenario(&line).unwrap();
     assert_eq!(run.problems, Vec::<String>::new());
     assert_eq!(run.value("connections"), Some(50.0));
     assert!(run.value("broker memory per connection").is_some());
@@ -160,11 +161,8 @@ fn storms_and_idle_connections() {
 
 #[test]
 fn a_broker_that_is_not_there_is_an_error() {
-    let peer = Running::start(Faults::default());
-    let line = format!("x pubsub --pairs 2 --seconds 0.1 --address {}", peer.address);
-    let nobody = Running { address: peer.address, stop: Arc::default(), thread: None };
-    peer.end();
-    let error = nobody.scenario_line(&line).unwrap_err();
+    // Nobody listens there.
+    let error = scenario("x pubsub --pairs 2 --seconds 0.1 --address 127.0.0.1:1").unwrap_err();
     assert!(error.contains("could not be opened"), "{error}");
 }
 
@@ -173,10 +171,7 @@ fn a_broker_that_goes_away_is_a_problem_and_no_hang() {
     let peer = Running::start(Faults::default());
     let line =
         format!("x pubsub --pairs 2 --seconds 1 --quiet 0.2 --rate 100 --address {}", peer.address);
-    let address = peer.address;
-    let load = std::thread::spawn(move || {
-        Running { address, stop: Arc::default(), thread: None }.scenario_line(&line)
-    });
+    let load = std::thread::spawn(move || scenario(&line));
     // The load cannot be over before the second that it measures.
     peer.end();
     match load.join().unwrap() {

@@ -25,8 +25,8 @@ pub struct Args {
     /// Gearbox built with all three runtimes.
     #[arg(long)]
     pub all_build: PathBuf,
-    /// Rounds; each round runs every column once.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    /// Rounds; each round runs every column once. With fewer than 4 nothing is compared.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Shards of the broker.
     #[arg(long, default_value_t = 1)]

@@ -83,7 +83,7 @@ fn cells(
 pub mod tests {
     use super::*;
 
-    /// Three rounds; the second column uses `factor` times the CPU and is as much slower.
+    /// Four rounds; the second column uses `factor` times the CPU and is as much slower.
     pub fn comparison(factor: f64) -> Comparison {
         let column = |label: &str, factor: f64| {
             let run = |round: u32, steady: bool| {
@@ -103,13 +103,13 @@ pub mod tests {
             };
             Column {
                 label: label.to_owned(),
-                full: (0..3).map(|round| run(round, false)).collect(),
-                steady: (0..3).map(|round| run(round, true)).collect(),
+                full: (0..4).map(|round| run(round, false)).collect(),
+                steady: (0..4).map(|round| run(round, true)).collect(),
                 ..Column::default()
             }
         };
         let columns = vec![column("first", 1.0), column("second <&>", factor)];
-        Comparison { format: 1, rounds: 3, rate: 1_000.0, columns, ..Comparison::default() }
+        Comparison { format: 1, rounds: 4, rate: 1_000.0, columns, ..Comparison::default() }
     }
 
     #[test]
@@ -132,7 +132,7 @@ pub mod tests {
     #[test]
     fn a_column_is_merged_before_it_is_quoted() {
         let all = merged(&comparison(1.0).columns[0]).unwrap();
-        assert_eq!(all.count(), 60_000);
+        assert_eq!(all.count(), 80_000);
         assert!(matches!(all.quote(99_000), Quote::Ns(_)));
     }
 

@@ -13,7 +13,7 @@ use crate::cli::make_folder;
 use crate::compare::{Comparison, summary};
 use crate::latency::{Latencies, QUOTED, format_us};
 use crate::result::{File, Run};
-use crate::stats::{Interval, bootstrap_median};
+use crate::stats::{Interval, RUNS_TO_COMPARE, bootstrap_median};
 use text::number;
 
 /// Arguments of `report`.
@@ -106,10 +106,13 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
          the first column, no difference has been shown."
             .to_owned(),
     ];
+    let comparable = it.rounds >= RUNS_TO_COMPARE;
     if it.rounds < 6 {
-        document
-            .paragraphs
-            .push(format!("With {} rounds an interval is hardly more than the range.", it.rounds));
+        let nothing = if comparable { "" } else { ", and nothing is compared" };
+        document.paragraphs.push(format!(
+            "With {} rounds an interval is hardly more than the range{nothing}.",
+            it.rounds
+        ));
     }
     let mut head = vec!["figure".to_owned()];
     head.extend(it.columns.iter().map(|column| column.label.clone()));
@@ -118,8 +121,9 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
         let mut row = vec![with_unit(&metric.name, metric.unit)];
         let first = metric.cells.first().copied();
         for (at, cell) in metric.cells.iter().enumerate() {
-            let against =
-                first.filter(|_| at > 0).map(|first| format!("; {}", cell.against(&first)));
+            let against = first
+                .filter(|_| at > 0 && comparable)
+                .map(|first| format!("; {}", cell.against(&first)));
             row.push(interval(cell) + &against.unwrap_or_default());
         }
         if table.rows.is_empty() {
@@ -236,9 +240,9 @@ mod tests {
         let page = fs::read_to_string(file("report.md")).unwrap();
         assert!(page.contains("; x0.50 ("), "{page}");
         assert!(page.contains("| second \\<&> |"), "{page}");
-        assert!(page.contains("3 run(s)"), "repetitions are one section");
+        assert!(page.contains("4 run(s)"), "repetitions are one section");
         assert!(page.contains("run 2: problem: 3 messages lost"));
-        assert!(page.contains("60000"), "merged before it is quoted");
+        assert!(page.contains("80000"), "merged before it is quoted");
         let page = fs::read_to_string(file("report.html")).unwrap();
         assert_eq!(page.matches("<svg").count(), 3);
         assert_eq!(page.matches("</svg>").count(), 3);
@@ -260,6 +264,9 @@ mod tests {
         let cells = document.tables[0].rows.iter().map(|row| &row[2]);
         assert!(cells.clone().count() > 3);
         cells.for_each(|cell| assert!(cell.contains("no difference shown"), "{cell}"));
+        let few = comparison(&Comparison { rounds: 3, ..example(2.0) }).unwrap();
+        let cells = few.tables[0].rows.iter().map(|row| &row[2]);
+        cells.for_each(|cell| assert!(!cell.contains("; "), "too few to compare: {cell}"));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::latency::Latencies;
 use crate::stats::Interval;
 
 const SIZE: (u32, u32) = (900, 420);
+/// Where the median lies on the axis of percentiles: one in two is beyond.
+const MEDIAN: f64 = std::f64::consts::LOG10_2;
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x27, 0x28),
@@ -24,12 +26,12 @@ pub fn tails(title: &str, all: &[(String, Latencies)]) -> Result<String, String>
         .iter()
         .map(|(label, latencies)| {
             let points = latencies.tail();
-            let points = points.iter().map(|(beyond, ns)| (1.0 / beyond, *ns as f64 / 1e3));
+            let points = points.iter().map(|(beyond, ns)| (-beyond.log10(), *ns as f64 / 1e3));
             (label.as_str(), points.collect())
         })
         .collect();
     let points = || curves.iter().flat_map(|(_, points)| points);
-    let last = points().map(|point| point.0).fold(100.0, f64::max);
+    let last = points().map(|point| point.0).fold(2.0, f64::max);
     let low = points().map(|point| point.1).fold(f64::MAX, f64::min);
     let high = points().map(|point| point.1).fold(1.0, f64::max);
     let low = if low < high { (low / 2.0).max(0.1) } else { high / 10.0 };
@@ -42,13 +44,14 @@ pub fn tails(title: &str, all: &[(String, Latencies)]) -> Result<String, String>
             .margin(10)
             .x_label_area_size(40)
             .y_label_area_size(80)
-            .build_cartesian_2d((2.0..last * 1.1).log_scale(), (low..high * 2.0).log_scale())
+            .build_cartesian_2d(MEDIAN..last + 0.1, (low..high * 2.0).log_scale())
             .map_err(text)?;
         chart
             .configure_mesh()
             .x_desc("percentile")
             .y_desc("us")
-            .x_label_formatter(&|beyond| percentile(*beyond))
+            .x_label_formatter(&|nines| percentile(*nines))
+            .max_light_lines(0)
             .y_label_formatter(&|us| format!("{us}"))
             .draw()
             .map_err(text)?;
@@ -113,11 +116,13 @@ pub fn intervals(title: &str, points: &[(String, Interval)]) -> Result<String, S
     Ok(svg)
 }
 
-/// 100 is 99, 1000 is 99.9: what lies beyond is one in so many.
-fn percentile(one_in: f64) -> String {
-    let share = 100.0 - 100.0 / one_in;
-    let digits = (one_in.log10().ceil() as usize).saturating_sub(2);
-    format!("{share:.digits$}")
+/// The percentile that has one in `10^nines` beyond it, where that is a round one.
+fn percentile(nines: f64) -> String {
+    if (nines - nines.round()).abs() > 1e-6 || nines < 0.5 {
+        return String::new();
+    }
+    let digits = (nines.round() as usize).saturating_sub(2);
+    format!("p{:.digits$}", 100.0 - 100.0 / 10f64.powf(nines))
 }
 
 fn text(error: impl Display) -> String {
@@ -130,7 +135,8 @@ mod tests {
 
     #[test]
     fn axes_are_named_after_percentiles() {
-        assert_eq!([2.0, 10.0, 100.0, 1_000.0].map(percentile), ["50", "90", "99", "99.9"]);
+        let names = [MEDIAN, 1.0, 1.5, 2.0, 3.0, 4.0].map(percentile);
+        assert_eq!(names, ["", "p90", "", "p99", "p99.9", "p99.99"]);
     }
 
     #[test]

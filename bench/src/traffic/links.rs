@@ -54,7 +54,7 @@ impl Links {
     /// Takes a connection. A publisher may have `unacked` messages under way.
     pub fn attach(&mut self, token: usize, client: Client, unacked: u16) -> io::Result<()> {
         self.poller.add(&client, token, false)?;
-        let inflight = Inflight::new(unacked);
+        let inflight = Inflight::new(unacked.min(client.receive_maximum));
         self.links[token] = Link { client: Some(client), inflight, ..Link::default() };
         Ok(())
     }

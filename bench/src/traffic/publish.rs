@@ -305,3 +305,156 @@ impl Flows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use mqtt::wire::{Frame, Packet, PacketId, Version, decode_from_client, peek};
+
+    use super::*;
+    use crate::client::{Client, Target};
+    use crate::event::Poller;
+
+    const MS: u64 = 1_000_000;
+
+    /// One publisher of 1 000 messages/s on a real socket, under a clock of the test's own.
+    struct Bench {
+        plan: Plan,
+        load: Load,
+        flows: Flows,
+        links: Links,
+        books: Books,
+        schedule: Option<Schedule>,
+        broker: TcpStream,
+    }
+
+    impl Bench {
+        fn new(qos: QoS, unacked: u16) -> Self {
+            let plan = Plan::pairs(1, 1);
+            let load = Load { run: 1, qos, pace: Pace::Rate(1_000.0), ..Load::default() };
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let target = Target::new(listener.local_addr().unwrap());
+            let client = Client::connect(&target, 0).unwrap();
+            let broker = listener.accept().unwrap().0;
+            broker.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let mut links = Links::new(Poller::new().unwrap(), &plan);
+            links.attach(0, client, unacked).unwrap();
+            let mut books = Books::new(&plan);
+            books.measured_ns = 0..u64::MAX;
+            let flows = Flows::new(&plan, &load);
+            let schedule = Some(Schedule::new(0, 1_000.0, 1_000));
+            Self { plan, load, flows, links, books, schedule, broker }
+        }
+
+        /// One turn of the loop at `now_ns`, whose writes end `wrote_ns` later.
+        fn turn(&mut self, now_ns: u64, wrote_ns: u64) {
+            let Self { plan, load, flows, links, books, schedule, .. } = self;
+            flows.take_due(schedule, now_ns, links, plan);
+            loop {
+                flows.send_ready(links, plan, load, books, schedule.as_ref(), now_ns);
+                if flows.ready.is_empty() {
+                    break;
+                }
+            }
+            links.flush(flows, plan);
+            flows.note_lateness(books, now_ns + wrote_ns);
+        }
+
+        /// The due times of the next `count` messages that reach the broker.
+        fn arrived(&mut self, count: usize) -> Vec<u64> {
+            let (mut input, mut due) = (Vec::new(), Vec::new());
+            let mut buffer = [0; 4_096];
+            while due.len() < count {
+                let read = self.broker.read(&mut buffer).unwrap();
+                input.extend_from_slice(&buffer[..read]);
+                while let Frame::Complete { total_bytes, .. } = peek(&input, u32::MAX).unwrap() {
+                    let packet = decode_from_client(&input[..total_bytes], Version::V3_1_1);
+                    let Packet::Publish(publish) = packet.unwrap() else { panic!("no publish") };
+                    due.push(Stamp::of(publish.payload).unwrap().due_ns);
+                    input.drain(..total_bytes);
+                }
+            }
+            due
+        }
+    }
+
+    #[test]
+    fn a_late_generator_says_so_and_its_messages_keep_their_due_times() {
+        let mut bench = Bench::new(QoS::AtMostOnce, 0);
+        bench.turn(0, 0);
+        assert_eq!(bench.arrived(1), [0]);
+        // It was away until 400 ms, and writing took 2 ms.
+        bench.turn(400 * MS, 2 * MS);
+        let expected: Vec<u64> = (1..=400).map(|ms| ms * MS).collect();
+        assert_eq!(bench.arrived(400), expected);
+        let lateness = &bench.books.lateness;
+        assert_eq!(lateness.count(), 401);
+        // 200 of 401 were later than 200 ms, on top of the 2 ms.
+        let crate::latency::Quote::Ns(median_ns) = lateness.quote(50_000) else { panic!() };
+        assert!(median_ns.abs_diff(201 * MS) < 2 * MS, "{median_ns}");
+        assert!(lateness.max_ns().abs_diff(401 * MS) < MS);
+        assert_eq!((bench.books.held_back, bench.flows.unsent()), (0, 0));
+    }
+
+    #[test]
+    fn what_a_stopped_broker_holds_back_keeps_its_due_time_and_is_no_lateness() {
+        // One message may be unacknowledged. The broker stops for 500 ms.
+        let mut bench = Bench::new(QoS::AtLeastOnce, 1);
+        for ms in 0..500 {
+            bench.turn(ms * MS, 0);
+        }
+        assert_eq!(bench.arrived(1), [0]);
+        assert_eq!((bench.flows.unsent(), bench.flows.published), (499, 1));
+        for ms in 1..500 {
+            let (_, inflight) = bench.links.both(0).unwrap();
+            let message = inflight.release(PacketId::MIN).unwrap();
+            assert_eq!(message.due_ns, (ms - 1) * MS);
+            bench.flows.acknowledged(message.flow as usize);
+            bench.links.unacked -= 1;
+            bench.links.unblock(0, 1, &mut bench.flows);
+            bench.turn(499 * MS, 0);
+            // Sent at 499 ms at the earliest, and still due when it was.
+            assert_eq!(bench.arrived(1), [ms * MS]);
+        }
+        assert_eq!(bench.flows.unsent(), 0);
+        assert_eq!(bench.books.held_back, 499);
+        assert_eq!(bench.books.lateness.count(), 1, "only the first was up to the generator");
+    }
+
+    #[test]
+    fn the_closed_loop_keeps_its_window_and_a_fill_its_count() {
+        let mut bench = Bench::new(QoS::AtMostOnce, 0);
+        bench.load.pace = Pace::Fill { window: 3, each: 5 };
+        bench.flows = Flows::new(&bench.plan, &bench.load);
+        bench.flows.deliveries_count = true;
+        bench.schedule = None;
+        bench.flows.offer_all();
+        bench.turn(7 * MS, 0);
+        assert_eq!(bench.arrived(3), [7 * MS; 3]);
+        assert_eq!((bench.flows.awaited(), bench.flows.nothing_to_send(&None)), (3, false));
+        bench.flows.delivered(0);
+        bench.turn(8 * MS, 0);
+        assert_eq!(bench.arrived(1), [8 * MS]);
+        for _ in 0..3 {
+            bench.flows.delivered(0);
+        }
+        bench.turn(9 * MS, 0);
+        assert_eq!(bench.arrived(1), [9 * MS]);
+        assert_eq!((bench.flows.published, bench.flows.nothing_to_send(&None)), (5, true));
+        assert_eq!((bench.flows.awaited(), bench.books.lateness.count()), (1, 0));
+    }
+
+    #[test]
+    fn a_publisher_that_is_gone_is_not_waited_for() {
+        let mut bench = Bench::new(QoS::AtLeastOnce, 1);
+        bench.turn(10 * MS, 0);
+        assert_eq!((bench.links.unacked, bench.flows.unsent()), (1, 10));
+        bench.links.close(0, "a test", &mut bench.flows, &bench.plan);
+        bench.turn(1_000 * MS, 0);
+        assert!(bench.flows.nothing_to_send(&bench.schedule));
+        assert_eq!((bench.links.unacked, bench.links.closed, bench.flows.unsent()), (0, 1, 999));
+    }
+}
