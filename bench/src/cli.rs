@@ -72,7 +72,8 @@ pub struct Common {
     /// Seconds in which a client must get each answer while it connects and subscribes.
     #[arg(long, default_value_t = 30.0, value_parser = positive)]
     pub timeout: f64,
-    /// CPU that the generator is confined to.
+    /// CPU that the generator is confined to. It then does not sleep in the last 100 us before a
+    /// message is due.
     #[arg(long)]
     pub cpu: Option<usize>,
     /// Name of what is measured; runs with the same one are repetitions in a report.

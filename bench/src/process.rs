@@ -152,6 +152,11 @@ pub fn pin(cpu: usize) -> Result<(), String> {
     sched_setaffinity(None, &set).map_err(|error| format!("cannot run on CPU {cpu}: {error}"))
 }
 
+/// Whether this thread is confined to one CPU.
+pub fn is_pinned() -> bool {
+    rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.count() == 1)
+}
+
 /// The first number behind `name` at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

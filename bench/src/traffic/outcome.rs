@@ -137,7 +137,10 @@ impl Outcome {
     /// What throws doubt on the figures, without being the broker's fault.
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
-        if let Some(share) = self.spent.generator_share().filter(|share| *share > 0.9) {
+        // In the open loop its lateness tells, and it may spin.
+        let closed_loop = self.lateness.count() == 0;
+        let share = self.spent.generator_share().filter(|share| closed_loop && *share > 0.9);
+        if let Some(share) = share {
             doubts.push(format!(
                 "the generator used {:.0} % of a core: the limit may be its own",
                 share * 100.0
