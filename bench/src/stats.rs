@@ -9,6 +9,9 @@ const RESAMPLES: usize = 10_000;
 /// Runs of each side below which nothing is compared: two ranges of three runs lie apart by chance
 /// once in ten times, two of four once in 35.
 pub const RUNS_TO_COMPARE: u32 = 4;
+/// Of fewer runs the interval is their range, which then covers the median with less than 95 %;
+/// a bootstrap would only look surer.
+pub const RUNS_TO_RESAMPLE: u32 = 6;
 /// The same resamples for the same runs.
 const SEED: u64 = 0x6765_6172;
 
@@ -29,10 +32,15 @@ pub fn median(values: &[f64]) -> Option<f64> {
     middle(&mut sorted)
 }
 
-/// The median of `values` and the percentile bootstrap of it. Of fewer than 6 runs the interval
-/// is hardly more than their range.
+/// The median of `values` and the percentile bootstrap of it; of fewer than [`RUNS_TO_RESAMPLE`]
+/// the range.
 pub fn bootstrap_median(values: &[f64]) -> Option<Interval> {
     let median = median(values)?;
+    if values.len() < RUNS_TO_RESAMPLE as usize {
+        let low = values.iter().copied().fold(median, f64::min);
+        let high = values.iter().copied().fold(median, f64::max);
+        return Some(Interval { low, median, high });
+    }
     let mut random = StdRng::seed_from_u64(SEED);
     let mut resample = vec![0.0; values.len()];
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -96,6 +104,8 @@ mod tests {
         assert_eq!(bootstrap_median(&runs), Some(interval));
         let one = Interval { low: 5.0, median: 5.0, high: 5.0 };
         assert_eq!(bootstrap_median(&[5.0]), Some(one));
+        let few = Interval { low: 1.0, median: 3.0, high: 9.0 };
+        assert_eq!(bootstrap_median(&[9.0, 2.0, 3.0, 1.0, 8.0]), Some(few));
     }
 
     #[test]

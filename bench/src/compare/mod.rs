@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long)]
     pub all_build: PathBuf,
     /// Rounds; each round runs every column once. With fewer than 4 nothing is compared.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Shards of the broker.
     #[arg(long, default_value_t = 1)]

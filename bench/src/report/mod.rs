@@ -13,7 +13,7 @@ use crate::cli::make_folder;
 use crate::compare::{Comparison, summary};
 use crate::latency::{Latencies, QUOTED, format_us};
 use crate::result::{File, Run};
-use crate::stats::{Interval, RUNS_TO_COMPARE, bootstrap_median};
+use crate::stats::{Interval, RUNS_TO_COMPARE, RUNS_TO_RESAMPLE, bootstrap_median};
 use text::number;
 
 /// Arguments of `report`.
@@ -107,10 +107,10 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
             .to_owned(),
     ];
     let comparable = it.rounds >= RUNS_TO_COMPARE;
-    if it.rounds < 6 {
+    if it.rounds < RUNS_TO_RESAMPLE {
         let nothing = if comparable { "" } else { ", and nothing is compared" };
         document.paragraphs.push(format!(
-            "With {} rounds an interval is hardly more than the range{nothing}.",
+            "With {} rounds the interval is the range, less sure than 95 %{nothing}.",
             it.rounds
         ));
     }

@@ -99,6 +99,8 @@ pub fn intervals(title: &str, points: &[(String, Interval)]) -> Result<String, S
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .max_light_lines(0)
+            .y_label_formatter(&|value| super::text::number(*value))
             .x_labels(2 * points.len() + 1)
             .x_label_formatter(&label)
             .draw()
