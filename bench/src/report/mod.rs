@@ -1,0 +1,277 @@
+//! Results as pages. A page is built once, as a [`Document`], and written as Markdown and as HTML.
+
+pub mod html;
+pub mod markdown;
+pub mod plot;
+pub mod text;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cli::make_folder;
+use crate::compare::{Comparison, summary};
+use crate::latency::{Latencies, QUOTED, format_us};
+use crate::result::{File, Run};
+use crate::stats::{Interval, RUNS_TO_COMPARE, RUNS_TO_RESAMPLE, bootstrap_median};
+use text::number;
+
+/// Arguments of `report`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Folder with result files (*.json).
+    pub dir: PathBuf,
+    /// Where report.md and report.html go [default: the same folder].
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+}
+
+/// A section of a page.
+#[derive(Clone, Debug, Default)]
+pub struct Document {
+    pub title: String,
+    pub paragraphs: Vec<String>,
+    pub tables: Vec<Table>,
+    /// SVG pictures, for pages that can show them.
+    pub plots: Vec<String>,
+    /// Exact commands.
+    pub commands: Vec<String>,
+}
+
+/// A table; every row is as long as the head.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<(), String> {
+    let out = args.out.as_deref().unwrap_or(&args.dir);
+    make_folder(out)?;
+    write(&args.dir, out)
+}
+
+/// Reads all results of `dir` and writes both pages to `out`.
+pub fn write(dir: &Path, out: &Path) -> Result<(), String> {
+    let documents = read(dir)?;
+    for (name, page) in
+        [("report.md", markdown::page(&documents)), ("report.html", html::page(&documents))]
+    {
+        let path = out.join(name);
+        fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+fn read(dir: &Path) -> Result<Vec<Document>, String> {
+    let entries = fs::read_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|it| it == "json"));
+    paths.sort();
+    let mut documents = Vec::new();
+    let mut groups: BTreeMap<(String, String), Vec<Run>> = BTreeMap::new();
+    for path in &paths {
+        match File::read(path)? {
+            Some(File::Comparison(it)) => documents.push(comparison(&it)?),
+            Some(File::Run(run)) => {
+                let key = (run.scenario.clone(), run.label.clone());
+                groups.entry(key).or_default().push(*run);
+            }
+            None => eprintln!("{}: no result of this program, left out", path.display()),
+        }
+    }
+    for runs in groups.values() {
+        documents.push(repetitions(runs)?);
+    }
+    if documents.is_empty() {
+        return Err(format!("{} has no result files", dir.display()));
+    }
+    Ok(documents)
+}
+
+/// A comparison.
+pub fn comparison(it: &Comparison) -> Result<Document, String> {
+    let kind = if it.aa { "A/A comparison" } else { "Comparison" };
+    let mut document = Document { title: kind.to_owned(), ..Document::default() };
+    document.paragraphs = vec![
+        it.load.clone(),
+        format!("{} rounds, the columns in turn. {}", it.rounds, it.machine.text()),
+        format!(
+            "Fixed rate: {:.0} messages/s, {}; open loop, each latency from when the message was due.",
+            it.rate, it.rate_from
+        ),
+        "Cells: median of the rounds (95 % bootstrap interval). Where the interval touches that of \
+         the first column, no difference has been shown."
+            .to_owned(),
+    ];
+    let comparable = it.rounds >= RUNS_TO_COMPARE;
+    if it.rounds < RUNS_TO_RESAMPLE {
+        let nothing = if comparable { "" } else { ", and nothing is compared" };
+        document.paragraphs.push(format!(
+            "With {} rounds the interval is the range, less sure than 95 %{nothing}.",
+            it.rounds
+        ));
+    }
+    let mut head = vec!["figure".to_owned()];
+    head.extend(it.columns.iter().map(|column| column.label.clone()));
+    let mut table = Table { head: head.clone(), rows: Vec::new() };
+    for metric in summary::metrics(it)? {
+        let mut row = vec![with_unit(&metric.name, metric.unit)];
+        let first = metric.cells.first().copied();
+        for (at, cell) in metric.cells.iter().enumerate() {
+            let against = first
+                .filter(|_| at > 0 && comparable)
+                .map(|first| format!("; {}", cell.against(&first)));
+            row.push(interval(cell) + &against.unwrap_or_default());
+        }
+        if table.rows.is_empty() {
+            let labels = it.columns.iter().map(|column| column.label.clone());
+            let points: Vec<_> = labels.zip(metric.cells.iter().copied()).collect();
+            document.plots.push(plot::intervals(&metric.name, &points)?);
+        }
+        table.rows.push(row);
+    }
+    document.tables.push(table);
+    let mut merged = Vec::new();
+    for column in &it.columns {
+        merged.push((column.label.clone(), summary::merged(column)?));
+    }
+    document.tables.push(latency_table("delivery at the fixed rate, us", &merged));
+    document.plots.push(plot::tails("Delivery at the fixed rate", &merged)?);
+    for column in &it.columns {
+        let doubts: Vec<_> =
+            column.full.iter().chain(&column.steady).flat_map(|it| &it.doubts).collect();
+        if let Some(first) = doubts.first() {
+            let count = doubts.len();
+            document.paragraphs.push(format!("{}: {count} notes, first: {first}", column.label));
+        }
+        let (command, version) = (column.command.join(" "), &column.version);
+        document.commands.push(format!("{command}    # {version}; {}", column.ready.trim()));
+    }
+    document.commands.push(it.command.join(" "));
+    Ok(document)
+}
+
+/// Runs of one scenario with one label.
+fn repetitions(runs: &[Run]) -> Result<Document, String> {
+    let Some(first) = runs.first() else { return Ok(Document::default()) };
+    let label = if first.label.is_empty() { String::new() } else { format!(": {}", first.label) };
+    let mut document = Document {
+        title: format!("{}{label}", first.scenario),
+        paragraphs: vec![format!("{} run(s). {}", runs.len(), first.machine.text())],
+        ..Document::default()
+    };
+    let mut table = Table { head: vec!["figure".to_owned(), "value".to_owned()], rows: Vec::new() };
+    for figure in &first.figures {
+        let values: Vec<f64> = runs.iter().filter_map(|run| run.value(&figure.name)).collect();
+        let cell = match bootstrap_median(&values) {
+            Some(cell) if runs.len() > 1 => interval(&cell),
+            _ => number(figure.value),
+        };
+        table.rows.push(vec![with_unit(&figure.name, &figure.unit), cell]);
+    }
+    document.tables.push(table);
+    let mut merged: Vec<(String, Latencies)> = Vec::new();
+    for histogram in &first.histograms {
+        let mut all = Latencies::new();
+        for run in runs {
+            if let Some(latencies) = run.latencies(&histogram.name) {
+                all.merge(&latencies?)?;
+            }
+        }
+        merged.push((format!("{}, {}", histogram.name, histogram.what), all));
+    }
+    if !merged.is_empty() {
+        document.tables.push(latency_table("latency, us", &merged));
+        document.plots.push(plot::tails(&document.title, &merged)?);
+    }
+    for (number, run) in runs.iter().enumerate() {
+        let name = if runs.len() > 1 { format!("run {}: ", number + 1) } else { String::new() };
+        let problems = run.problems.iter().map(|it| format!("{name}problem: {it}"));
+        document.paragraphs.extend(problems);
+        document.paragraphs.extend(run.doubts.iter().map(|it| format!("{name}note: {it}")));
+        document.commands.push(run.command.join(" "));
+    }
+    document.commands.dedup();
+    Ok(document)
+}
+
+fn latency_table(name: &str, all: &[(String, Latencies)]) -> Table {
+    let mut head = vec![name.to_owned()];
+    head.extend(QUOTED.iter().map(|(name, _)| (*name).to_owned()));
+    head.extend(["largest", "samples", "missing"].map(str::to_owned));
+    let row = |(name, latencies): &(String, Latencies)| {
+        let mut row = vec![name.clone()];
+        row.extend(QUOTED.iter().map(|(_, parts)| latencies.quote(*parts).text()));
+        row.push(format_us(latencies.max_ns()));
+        row.extend([latencies.count().to_string(), latencies.missing.to_string()]);
+        row
+    };
+    Table { head, rows: all.iter().map(row).collect() }
+}
+
+fn interval(it: &Interval) -> String {
+    format!("{} ({}-{})", number(it.median), number(it.low), number(it.high))
+}
+
+fn with_unit(name: &str, unit: &str) -> String {
+    if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::summary::tests::comparison as example;
+
+    #[test]
+    fn a_folder_becomes_two_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        File::Comparison(Box::new(example(2.0))).write(&file("comparison.json")).unwrap();
+        let runs = example(1.0).columns[0].steady.clone();
+        for (number, mut run) in runs.into_iter().enumerate() {
+            run.problems.push("3 messages lost".to_owned());
+            File::Run(Box::new(run)).write(&file(&format!("run{number}.json"))).unwrap();
+        }
+        fs::write(file("other.json"), "{}").unwrap();
+        write(folder.path(), folder.path()).unwrap();
+        let page = fs::read_to_string(file("report.md")).unwrap();
+        assert!(page.contains("; x0.50 ("), "{page}");
+        assert!(page.contains("| second \\<&> |"), "{page}");
+        assert!(page.contains("4 run(s)"), "repetitions are one section");
+        assert!(page.contains("run 2: problem: 3 messages lost"));
+        assert!(page.contains("80000"), "merged before it is quoted");
+        let page = fs::read_to_string(file("report.html")).unwrap();
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("</svg>").count(), 3);
+        assert!(page.contains("second &lt;&amp;&gt;") && !page.contains("second <&>"));
+        assert!(
+            !page.contains("http://")
+                || page.matches("http").count()
+                    == page.matches("http://www.w3.org/2000/svg").count(),
+            "self-contained"
+        );
+    }
+
+    #[test]
+    fn the_same_twice_shows_no_difference() {
+        let mut same = example(1.005);
+        same.aa = true;
+        let document = comparison(&same).unwrap();
+        assert!(document.title.starts_with("A/A"));
+        let cells = document.tables[0].rows.iter().map(|row| &row[2]);
+        assert!(cells.clone().count() > 3);
+        cells.for_each(|cell| assert!(cell.contains("no difference shown"), "{cell}"));
+        let few = comparison(&Comparison { rounds: 3, ..example(2.0) }).unwrap();
+        let cells = few.tables[0].rows.iter().map(|row| &row[2]);
+        cells.for_each(|cell| assert!(!cell.contains("; "), "too few to compare: {cell}"));
+    }
+
+    #[test]
+    fn an_empty_folder_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read(folder.path()).unwrap_err().contains("no result files"));
+    }
+}

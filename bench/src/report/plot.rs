@@ -1,0 +1,158 @@
+//! Pictures, as SVG.
+
+use std::fmt::Display;
+
+use plotters::prelude::*;
+
+use crate::latency::Latencies;
+use crate::stats::Interval;
+
+const SIZE: (u32, u32) = (900, 420);
+/// Where the median lies on the axis of percentiles: one in two is beyond.
+const MEDIAN: f64 = std::f64::consts::LOG10_2;
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x1f, 0x77, 0xb4),
+    RGBColor(0xd6, 0x27, 0x28),
+    RGBColor(0x2c, 0xa0, 0x2c),
+    RGBColor(0x94, 0x67, 0xbd),
+    RGBColor(0xff, 0x7f, 0x0e),
+    RGBColor(0x17, 0xbe, 0xcf),
+];
+
+/// Latency over percentile, both on scales that show the tail. A curve ends where fewer than 100
+/// samples lie beyond.
+pub fn tails(title: &str, all: &[(String, Latencies)]) -> Result<String, String> {
+    let curves: Vec<(&str, Vec<(f64, f64)>)> = all
+        .iter()
+        .map(|(label, latencies)| {
+            let points = latencies.tail();
+            let points = points.iter().map(|(beyond, ns)| (-beyond.log10(), *ns as f64 / 1e3));
+            (label.as_str(), points.collect())
+        })
+        .collect();
+    let points = || curves.iter().flat_map(|(_, points)| points);
+    let last = points().map(|point| point.0).fold(2.0, f64::max);
+    let low = points().map(|point| point.1).fold(f64::MAX, f64::min);
+    let high = points().map(|point| point.1).fold(1.0, f64::max);
+    let low = if low < high { (low / 2.0).max(0.1) } else { high / 10.0 };
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        root.fill(&WHITE).map_err(text)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, ("sans-serif", 18))
+            .margin(10)
+            .x_label_area_size(40)
+            .y_label_area_size(80)
+            .build_cartesian_2d(MEDIAN..last + 0.1, (low..high * 2.0).log_scale())
+            .map_err(text)?;
+        chart
+            .configure_mesh()
+            .x_desc("percentile")
+            .y_desc("us")
+            .x_label_formatter(&|nines| percentile(*nines))
+            .max_light_lines(0)
+            .y_label_formatter(&|us| format!("{us}"))
+            .draw()
+            .map_err(text)?;
+        for (at, (label, points)) in curves.into_iter().enumerate() {
+            let colour = COLOURS[at % COLOURS.len()];
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+                .map_err(text)?
+                .label(label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK)
+            .draw()
+            .map_err(text)?;
+        root.present().map_err(text)?;
+    }
+    Ok(svg)
+}
+
+/// Medians with their intervals, side by side.
+pub fn intervals(title: &str, points: &[(String, Interval)]) -> Result<String, String> {
+    let high = points.iter().map(|(_, it)| it.high).fold(f64::MIN_POSITIVE, f64::max);
+    let count = points.len() as f64;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        root.fill(&WHITE).map_err(text)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, ("sans-serif", 18))
+            .margin(10)
+            .x_label_area_size(40)
+            .y_label_area_size(90)
+            .build_cartesian_2d(0.0..count, 0.0..high * 1.15)
+            .map_err(text)?;
+        let label = |at: &f64| {
+            let number = at.floor();
+            let middle = (at - number - 0.5).abs() < 1e-6;
+            let label = points.get(number as usize).filter(|_| middle);
+            label.map(|(label, _)| label.clone()).unwrap_or_default()
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .max_light_lines(0)
+            .y_label_formatter(&|value| super::text::number(*value))
+            .x_labels(2 * points.len() + 1)
+            .x_label_formatter(&label)
+            .draw()
+            .map_err(text)?;
+        for (at, (_, it)) in points.iter().enumerate() {
+            let (colour, x) = (COLOURS[at % COLOURS.len()], at as f64 + 0.5);
+            let bar =
+                Rectangle::new([(x - 0.25, 0.0), (x + 0.25, it.median)], colour.mix(0.5).filled());
+            chart.draw_series([bar]).map_err(text)?;
+            let whisker = ErrorBar::new_vertical(x, it.low, it.median, it.high, BLACK.filled(), 12);
+            chart.draw_series([whisker]).map_err(text)?;
+        }
+        root.present().map_err(text)?;
+    }
+    Ok(svg)
+}
+
+/// The percentile that has one in `10^nines` beyond it, where that is a round one.
+fn percentile(nines: f64) -> String {
+    if (nines - nines.round()).abs() > 1e-6 || nines < 0.5 {
+        return String::new();
+    }
+    let digits = (nines.round() as usize).saturating_sub(2);
+    format!("p{:.digits$}", 100.0 - 100.0 / 10f64.powf(nines))
+}
+
+fn text(error: impl Display) -> String {
+    format!("cannot draw: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_are_named_after_percentiles() {
+        let names = [MEDIAN, 1.0, 1.5, 2.0, 3.0, 4.0].map(percentile);
+        assert_eq!(names, ["", "p90", "", "p99", "p99.9", "p99.99"]);
+    }
+
+    #[test]
+    fn draws_what_there_is_and_nothing_when_there_is_nothing() {
+        let mut latencies = Latencies::new();
+        (0..10_000u64).for_each(|sample| latencies.record(sample * 1_000));
+        let all = [("a".to_owned(), latencies), ("empty".to_owned(), Latencies::new())];
+        let svg = tails("t", &all).unwrap();
+        assert!(svg.contains("<polyline") && svg.ends_with("</svg>\n"), "{svg}");
+        assert!(tails("t", &[]).unwrap().contains("<svg"));
+        assert!(tails("t", &all[1..]).unwrap().contains("<svg"));
+        let interval = Interval { low: 1.0, median: 2.0, high: 3.0 };
+        let svg = intervals("t", &[("one".to_owned(), interval), ("two".to_owned(), interval)]);
+        let svg = svg.unwrap();
+        assert!(svg.contains("one") && svg.contains("two"), "{svg}");
+    }
+}
