@@ -106,6 +106,9 @@ pub async fn serve<R: Runtime>(
         ready();
     }
     stopping.wait().await;
+    if let Some(meta) = node.meta() {
+        meta.end_soon(); // there may be no majority to wait for
+    }
     enter(&core, |core, now_ms| core.shard.shut_down(now_ms));
     let give_up_ms = R::now().as_millis() + close_timeout_ms + DRAIN_GRACE_MS;
     while core.with(|core| core.shard.connections()) > 0 {
