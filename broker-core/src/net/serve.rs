@@ -86,8 +86,8 @@ pub async fn serve<R: Runtime>(
         match unless_stopped(&stopping, restoring).await {
             Some(result) => {
                 result.map_err(io::Error::from)?;
-                let loop_ =
-                    durable::record_loop(core.clone(), meta, record.clone(), stopped.clone());
+                let recorder = durable::Recorder::new(core.clone(), meta, id as u8);
+                let loop_ = recorder.run(record.clone(), stopped.clone());
                 recording = Some(spawn_vital::<R, _>(&node, loop_));
             }
             None => restored = false,
