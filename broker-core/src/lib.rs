@@ -5,6 +5,7 @@
 
 mod access;
 pub mod config;
+mod elsewhere;
 mod net;
 mod node;
 mod retained;

@@ -14,6 +14,7 @@ use rt_abstract::{
 
 use crate::access::Access;
 use crate::config::Config;
+use crate::elsewhere::Told;
 use crate::retained::Retained;
 use crate::shard::{Elsewhere, Fabric, LANES, Mail, slot_of};
 use crate::stats::{ShardStats, Snapshot};
@@ -58,8 +59,8 @@ pub struct Node {
     /// Shards that have not got back yet what the metadata has for them.
     unrestored: AtomicUsize,
     restored: Shutdown,
-    /// Per shard, what other nodes did to its sessions; taken at every tick.
-    elsewhere: Vec<Mutex<Vec<Elsewhere>>>,
+    /// Per shard, what the metadata tells of its sessions; taken at every tick.
+    elsewhere: Vec<Mutex<Told>>,
     mailboxes: Mutex<Vec<Option<Receiver<Mail, LANES>>>>,
     seed: u64,
 }
@@ -150,7 +151,7 @@ impl Node {
         self.meta.as_ref()
     }
 
-    /// Tells the shard of a client what another node did.
+    /// Tells the shard of a client what the metadata says.
     pub(crate) fn tell_owner(&self, client_id: &str, event: Elsewhere) {
         let shard = usize::from(slot_of(client_id)) % self.elsewhere.len();
         self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner).push(event);
@@ -168,9 +169,14 @@ impl Node {
         (self.meta.is_none() || self.restored.is_triggered()) && !self.shutdown.is_triggered()
     }
 
-    /// What [`Node::tell_owner`] was told for a shard, in order.
+    /// What [`Node::tell_owner`] was told for a shard, in order. For the shard alone.
     pub(crate) fn take_elsewhere(&self, shard: usize) -> Vec<Elsewhere> {
-        std::mem::take(&mut *self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner))
+        let (events, dropped_wills) =
+            self.elsewhere[shard].lock().unwrap_or_else(PoisonError::into_inner).take();
+        if dropped_wills > 0 {
+            self.stats[shard].dropped_wills.add(dropped_wills);
+        }
+        events
     }
 
     /// Where the time of opening durable sessions goes.

@@ -101,6 +101,11 @@ counters! {
     dropped_too_large: Counter, "Messages dropped because the receiver accepts only smaller packets";
     /// Messages not retained because the store was full.
     dropped_retained: Counter, "Messages not retained because the retained store was full";
+    /// Changes of durable sessions and retained messages dropped because too many waited for the
+    /// metadata.
+    dropped_posted: Counter, "Changes dropped because too many waited for the metadata";
+    /// Wills of sessions from other nodes dropped because too many waited.
+    dropped_wills: Counter, "Wills of sessions from other nodes dropped because too many waited";
     /// Clients disconnected because their session's queue was full, under that policy.
     disconnected_queue_full: Counter, "Clients disconnected because their session queue was full";
     /// Connections closed because of a protocol violation.

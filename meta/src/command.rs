@@ -30,12 +30,11 @@ pub enum Command {
         /// The node that asks for it.
         node: NodeId,
     },
-    /// Takes the will of a session that waits for its delay, or for its publication. (The broker
-    /// publishes first and says so afterwards: a process that is killed in between publishes twice,
-    /// never not at all.) Whoever is
+    /// Takes the will of a session that waits for its delay, or for its publication. Whoever is
     /// answered [`Reply::Done`] publishes it, and nobody else does; refused as
     /// [`Refusal::NotFound`] when none waits, and as [`Refusal::Stale`] when the session was opened
-    /// again, which may have made it due elsewhere.
+    /// again, which may have made it due elsewhere. (Without an answer the broker publishes all the
+    /// same, and asks again until the will is taken.)
     TakeWill {
         /// Whose.
         client: ClientKey,

@@ -5,11 +5,13 @@
 //! local store and never wait for raft.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use futures_util::future::{Either, select};
 use rt_abstract::{Full, Receiver, Sender, Shutdown, mailbox};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::command::{Command, Reply};
 use crate::raft::entry::command_weight;
@@ -69,7 +71,7 @@ pub(crate) enum Request {
     /// See [`Handle::linearize`].
     Linearize(AnswerTo<u64>),
     /// See [`Handle::remove_node`].
-    RemoveNode(NodeId, oneshot::Sender<Result<(), String>>),
+    RemoveNode(NodeId, AnswerTo<Result<(), String>>),
 }
 
 #[derive(Debug)]
@@ -81,6 +83,14 @@ struct Inner {
     status: Mutex<Status>,
     steps: Arc<Steps>,
     watcher: OnceLock<Watcher>,
+    /// The broker is stopping.
+    ending: Shutdown,
+    /// True: nobody waits for an answer any more.
+    cut: watch::Sender<bool>,
+    /// Callers that wait for an answer.
+    waiting: AtomicU64,
+    /// Calls that have ended.
+    ended: AtomicU64,
 }
 
 /// Is told what was applied; must not block, nor wait for a proposal.
@@ -109,6 +119,10 @@ impl Handle {
             status: Mutex::default(),
             steps,
             watcher: OnceLock::new(),
+            ending: Shutdown::new(),
+            cut: watch::Sender::new(false),
+            waiting: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         };
         (Self { requests, inner: Arc::new(inner) }, receiver)
     }
@@ -134,9 +148,7 @@ impl Handle {
         if commands.iter().map(command_weight).sum::<usize>() > MAX_REQUEST_BYTES {
             return Err(ProposeError::TooLarge);
         }
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::Propose(commands, answer)).await?;
-        answered.await.unwrap_or(Err(ProposeError::Stopped))
+        self.ask(|answer| Request::Propose(commands, answer)).await
     }
 
     /// Waits until the local state holds everything that was acknowledged, on any node, before this
@@ -145,9 +157,7 @@ impl Handle {
     /// # Errors
     /// [`ProposeError`].
     pub async fn linearize(&self) -> Result<u64, ProposeError> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::Linearize(answer)).await?;
-        answered.await.unwrap_or(Err(ProposeError::Stopped))
+        self.ask(Request::Linearize).await
     }
 
     /// Removes a node from the cluster; it should be stopped before or soon after.
@@ -155,9 +165,31 @@ impl Handle {
     /// # Errors
     /// What the leader said.
     pub async fn remove_node(&self, node: NodeId) -> Result<(), String> {
+        let removed = self.ask(|answer| Request::RemoveNode(node, answer)).await;
+        removed.map_err(|error| error.to_string())?
+    }
+
+    /// The broker is stopping: a call that does not get on is [`ProposeError::Stopped`] soon, instead
+    /// of when its time is over. As long as answers come, all are waited for.
+    pub fn end_soon(&self) {
+        self.inner.ending.trigger();
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(AnswerTo<T>) -> Request,
+    ) -> Result<T, ProposeError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Request::RemoveNode(node, answer)).await.map_err(|error| error.to_string())?;
-        answered.await.unwrap_or_else(|_| Err(ProposeError::Stopped.to_string()))
+        let asked = async {
+            self.send(request(answer)).await?;
+            answered.await.unwrap_or(Err(ProposeError::Stopped))
+        };
+        let _waiting = Waiting::new(&self.inner);
+        let mut cut = self.inner.cut.subscribe();
+        match select(pin!(asked), pin!(cut.wait_for(|cut| *cut))).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(ProposeError::Stopped),
+        }
     }
 
     async fn send(&self, mut request: Request) -> Result<(), ProposeError> {
@@ -211,6 +243,21 @@ impl Handle {
         &self.inner.steps
     }
 
+    /// On from [`Handle::end_soon`].
+    pub(crate) fn ending(&self) -> &Shutdown {
+        &self.inner.ending
+    }
+
+    /// Callers that wait, and calls that have ended.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        (self.inner.waiting.load(Ordering::SeqCst), self.inner.ended.load(Ordering::SeqCst))
+    }
+
+    /// Answers everybody, also from now on: the node is stopping.
+    pub(crate) fn cut(&self) {
+        self.inner.cut.send_replace(true);
+    }
+
     pub(crate) fn tell(&self, effects: &[Effect]) {
         if let Some(Watcher(watcher)) = self.inner.watcher.get() {
             watcher(effects);
@@ -228,5 +275,48 @@ impl Handle {
 
     pub(crate) fn set_status(&self, status: Status) {
         *self.inner.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+/// Counts a caller as long as it waits.
+struct Waiting<'a>(&'a Inner);
+
+impl<'a> Waiting<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        inner.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(inner)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn a_cut_answers_everybody() {
+        let store = Arc::new(MemoryStore::new());
+        let steps = Arc::new(Steps::new(&crate::steps::APPLY_STEPS));
+        let (handle, requests) = Handle::new(1, store, steps);
+        let mut waiting = Box::pin(handle.propose(Vec::new()));
+        assert_eq!(waiting.as_mut().now_or_never(), None);
+        assert_eq!(handle.progress(), (1, 0));
+        handle.end_soon();
+        assert!(handle.ending().is_triggered());
+        assert_eq!(waiting.as_mut().now_or_never(), None, "it may get on yet");
+        handle.cut();
+        assert_eq!(waiting.now_or_never(), Some(Err(ProposeError::Stopped)));
+        assert_eq!(handle.linearize().now_or_never(), Some(Err(ProposeError::Stopped)));
+        assert_eq!(handle.progress(), (0, 2));
+        drop(requests);
     }
 }

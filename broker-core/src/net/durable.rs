@@ -8,13 +8,13 @@ use std::time::Duration;
 use meta::command::Command;
 use meta::record::{ClientKey, NodeId, SessionRecord, StoredSubscription};
 use meta::state::Effect;
-use meta::store::StoreError;
+use meta::store::{StoreError, View};
 use meta::{Handle, ProposeError};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
 use super::core::{Core, enter};
 use crate::node::Node;
-use crate::shard::{Elsewhere, message_of};
+use crate::shard::{Elsewhere, TICK_MS, message_of};
 
 /// Sessions read from the metadata before the other tasks get a turn.
 const PAGE: usize = 1_000;
@@ -58,7 +58,8 @@ pub(super) async fn restore<R: Runtime>(
     Ok(())
 }
 
-/// Has the node follow what other nodes change: retained messages, and sessions that move away.
+/// Has the node follow what is applied: retained messages, sessions that move away, and sessions that
+/// are opened here, also when nobody waits for the answer any more.
 /// To be called before any shard is served, so that nothing is missed between what a shard restores
 /// and what comes later.
 pub fn follow_metadata<R: Runtime>(node: &Arc<Node>) {
@@ -80,9 +81,12 @@ fn follow<R: Runtime>(node: &Node, here: NodeId, effect: &Effect, later: &[Effec
             node.fabric().retained.lock().set_stored(message);
         }
         Effect::Unretained { topic, .. } => node.fabric().retained.lock().clear(topic),
-        Effect::SessionOpened { client, node: to, epoch, previous: Some(from) }
-            if *from == here && *to != here =>
-        {
+        // Nearly always what its shard knows already: see `shard/opening.rs`.
+        Effect::SessionOpened { client, node: to, epoch, .. } if *to == here => {
+            let event = Elsewhere::Opened { client: client.client_id.clone(), epoch: *epoch };
+            node.tell_owner(&client.client_id, event);
+        }
+        Effect::SessionOpened { client, epoch, previous: Some(from), .. } if *from == here => {
             let event = Elsewhere::Moved { client: client.client_id.clone(), epoch: *epoch };
             node.tell_owner(&client.client_id, event);
         }
@@ -123,48 +127,90 @@ fn reload_retained<R: Runtime>(node: &Node, meta: &Handle) -> Result<(), StoreEr
     })
 }
 
-/// Proposes what the shard posts, until it has stopped and nothing is left.
-pub(super) async fn record_loop<R: Runtime>(
+/// Proposes what a shard posts.
+pub(super) struct Recorder<R: Runtime> {
     core: Shared<Core<R>>,
     meta: Handle,
-    record: Arc<Notify>,
-    stop: Shutdown,
-) {
-    loop {
-        let mut commands = core.with(|core| core.shard.take_posted(COMMANDS_PER_PROPOSAL));
-        if commands.is_empty() {
-            if stop.is_triggered() {
-                return;
-            }
-            record.notified().await;
-            continue;
-        }
+    id: u8,
+    /// Comparing stored sessions with the shard's: how far it is, and for how many overflows.
+    comparing: Option<(Option<ClientKey>, u64)>,
+}
+
+impl<R: Runtime> Recorder<R> {
+    pub(super) fn new(core: Shared<Core<R>>, meta: Handle, id: u8) -> Self {
+        Self { core, meta, id, comparing: None }
+    }
+
+    /// Until the shard has stopped and nothing is left.
+    pub(super) async fn run(mut self, record: Arc<Notify>, stop: Shutdown) {
         loop {
-            match meta.propose(commands.clone()).await {
-                Ok(_) => break, // a refusal says that it does not matter any more
-                Err(ProposeError::Stopped) => return,
-                Err(error @ ProposeError::TooLarge) => {
-                    tracing::error!(%error, "not recorded");
-                    break;
-                }
-                Err(ProposeError::NoLeader | ProposeError::Timeout) if stop.is_triggered() => {
+            let commands = self.core.with(|core| core.shard.take_posted(COMMANDS_PER_PROPOSAL));
+            if !commands.is_empty() {
+                if !self.propose(commands, &stop).await {
                     return; // what is missing is found at the next start
                 }
-                Err(error @ (ProposeError::NoLeader | ProposeError::Timeout)) => {
-                    // It may have been committed: a second time a message could replace a later one.
-                    // All else does no harm twice.
-                    if error == ProposeError::Timeout {
-                        commands.retain(|command| {
-                            !matches!(command, Command::Retain(_) | Command::Unretain { .. })
-                        });
-                        if commands.is_empty() {
-                            break;
-                        }
-                    }
-                    R::sleep(REST_WITHOUT_LEADER).await;
-                }
+            } else if stop.is_triggered() {
+                return;
+            } else if !self.compare().await {
+                record.notified().await;
             }
         }
+    }
+
+    /// Proposes until there is an answer. False: there will be none.
+    async fn propose(&self, mut commands: Vec<Command>, stop: &Shutdown) -> bool {
+        while !commands.is_empty() {
+            let error = match self.meta.propose(commands.clone()).await {
+                // A refusal says that it does not matter any more.
+                Ok(answer) => {
+                    enter(&self.core, |core, now_ms| core.shard.on_recorded(&answer, now_ms));
+                    return true;
+                }
+                Err(ProposeError::Stopped) => return false,
+                Err(ProposeError::NoLeader | ProposeError::Timeout) if stop.is_triggered() => {
+                    return false;
+                }
+                Err(error) => error,
+            };
+            enter(&self.core, |core, now_ms| {
+                core.shard.on_unrecorded(&mut commands, error, now_ms);
+            });
+            if error == ProposeError::TooLarge {
+                tracing::error!(%error, "not recorded");
+                return true;
+            }
+            R::sleep(REST_WITHOUT_LEADER).await;
+        }
+        true
+    }
+
+    /// Compares the next page of stored sessions with the shard's, if that is to be done.
+    async fn compare(&mut self) -> bool {
+        let wanted = || self.core.with(|core| core.shard.to_compare()).map(|upto| (None, upto));
+        let Some((after, overflows)) = self.comparing.take().or_else(wanted) else { return false };
+        let page = match read_records(&self.meta, after.as_ref()) {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::error!(%error, "cannot compare sessions with the stored ones");
+                Vec::new()
+            }
+        };
+        let Some((last, _)) = page.last() else {
+            self.core.with(|core| core.shard.on_compared(overflows));
+            return true;
+        };
+        self.comparing = Some((Some(last.clone()), overflows));
+        // What was applied before the page was read has been told by then.
+        R::sleep(Duration::from_millis(2 * TICK_MS)).await;
+        let (here, id) = (self.meta.node(), self.id);
+        enter(&self.core, |core, now_ms| {
+            for (client, record) in &page {
+                if record.node == here && core.shard.owner_of(&client.client_id) == id {
+                    core.shard.record_again(&client.client_id, record, now_ms);
+                }
+            }
+        });
+        true
     }
 }
 
@@ -194,10 +240,8 @@ type Found = (ClientKey, SessionRecord, Vec<StoredSubscription>);
 fn read_sessions(meta: &Handle, after: Option<&ClientKey>) -> Result<Vec<Found>, StoreError> {
     meta.read(|view| {
         let mut page: Vec<Found> = Vec::new();
-        meta::state::sessions(view, after, |client, record| {
-            page.push((client, record, Vec::new()));
-            full(page.len())
-        })?;
+        let records = records(view, after)?;
+        page.extend(records.into_iter().map(|(client, record)| (client, record, Vec::new())));
         for (client, record, subscriptions) in &mut page {
             if record.subscriptions > 0 {
                 meta::state::subscriptions(view, client, |stored| {
@@ -208,6 +252,25 @@ fn read_sessions(meta: &Handle, after: Option<&ClientKey>) -> Result<Vec<Found>,
         }
         Ok(page)
     })
+}
+
+fn read_records(
+    meta: &Handle,
+    after: Option<&ClientKey>,
+) -> Result<Vec<(ClientKey, SessionRecord)>, StoreError> {
+    meta.read(|view| records(view, after))
+}
+
+fn records(
+    view: &dyn View,
+    after: Option<&ClientKey>,
+) -> Result<Vec<(ClientKey, SessionRecord)>, StoreError> {
+    let mut page = Vec::new();
+    meta::state::sessions(view, after, |client, record| {
+        page.push((client, record));
+        full(page.len())
+    })?;
+    Ok(page)
 }
 
 /// Whether a page is full.

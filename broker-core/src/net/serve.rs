@@ -86,8 +86,8 @@ pub async fn serve<R: Runtime>(
         match unless_stopped(&stopping, restoring).await {
             Some(result) => {
                 result.map_err(io::Error::from)?;
-                let loop_ =
-                    durable::record_loop(core.clone(), meta, record.clone(), stopped.clone());
+                let recorder = durable::Recorder::new(core.clone(), meta, id as u8);
+                let loop_ = recorder.run(record.clone(), stopped.clone());
                 recording = Some(spawn_vital::<R, _>(&node, loop_));
             }
             None => restored = false,
@@ -106,6 +106,9 @@ pub async fn serve<R: Runtime>(
         ready();
     }
     stopping.wait().await;
+    if let Some(meta) = node.meta() {
+        meta.end_soon(); // there may be no majority to wait for
+    }
     enter(&core, |core, now_ms| core.shard.shut_down(now_ms));
     let give_up_ms = R::now().as_millis() + close_timeout_ms + DRAIN_GRACE_MS;
     while core.with(|core| core.shard.connections()) > 0 {

@@ -129,7 +129,8 @@ impl Shard {
         let delay_s = entry.will.as_ref().map_or(0, |will| will.delay_s);
         match entry.will.take() {
             None => {}
-            Some(will) if delay_s == 0 => self.publish_will(&will, now_ms),
+            // A durable one is the metadata's to give away.
+            Some(will) if delay_s == 0 && entry.epoch == 0 => self.publish_will(&will, now_ms),
             // Resumed before the delay is over: not sent [MQTT-3.1.3-9].
             Some(_) if parting == Parting::TakenOver => {}
             Some(will) => {
@@ -144,16 +145,21 @@ impl Shard {
         }
         if parting != Parting::TakenOver {
             self.post_close(session); // else the new connection's commit has said it all
+            let entry = &self.sessions[session.0 as usize];
+            if entry.epoch > 0 && entry.will_at_ms.is_some_and(|at| at <= now_ms) {
+                self.post_take_will(session, now_ms);
+            }
         }
         self.arm_session(session);
     }
 
-    /// Ends a session: its will is published if it has one, its subscriptions go.
+    /// Ends a session: its subscriptions go, and its will is published if it has one; of a durable
+    /// one when the end is recorded.
     pub(super) fn end_session(&mut self, key: SessionKey, now_ms: u64) {
         let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
         debug_assert!(entry.conn.is_none(), "detached before it ends");
         let will = entry.will.take();
-        self.post_end(key);
+        let durable = self.durable_client(key);
         let entry = &mut self.sessions[key.0 as usize];
         let subscriptions = std::mem::take(&mut entry.session.subscriptions);
         for subscription in subscriptions.iter() {
@@ -172,8 +178,9 @@ impl Shard {
         self.sessions.remove(key.0 as usize);
         self.stats.sessions.sub(1);
         self.hand_on(owed, now_ms);
-        if let Some(will) = will {
-            self.publish_will(&will, now_ms);
+        match durable {
+            Some((client, epoch)) => self.post_end(client, epoch, will, now_ms),
+            None => self.publish_due(will, now_ms),
         }
     }
 
@@ -198,6 +205,7 @@ impl Shard {
             self.stats.retained_bytes.set(bytes as u64);
             self.post_sweep(swept, now_ms);
         }
+        self.report_dropped(now_ms);
         self.publish_sys(now_ms);
         self.settle(now_ms); // mail that did not fit earlier, and wills
     }
@@ -288,11 +296,13 @@ impl Shard {
             self.end_session(key, now_ms);
             return;
         }
-        if entry.will_at_ms.is_some_and(|at| at <= now_ms) {
-            entry.will_at_ms = None;
-            if let Some(will) = entry.will.take() {
-                self.publish_will(&will, now_ms);
-                self.post_will_taken(key);
+        if entry.will_at_ms.is_some_and(|at| at <= now_ms) && !entry.will_taken {
+            if entry.epoch > 0 {
+                self.post_take_will(key, now_ms);
+            } else {
+                entry.will_at_ms = None;
+                let will = entry.will.take();
+                self.publish_due(will, now_ms);
             }
         }
         self.arm_session(key);
@@ -301,7 +311,8 @@ impl Shard {
     /// Arms the next deadline of a session without a connection.
     pub(super) fn arm_session(&mut self, key: SessionKey) {
         let Some(entry) = self.sessions.get_mut(key.0 as usize) else { return };
-        let deadlines = [entry.expires_at_ms, entry.will_at_ms];
+        let will_at_ms = entry.will_at_ms.filter(|_| !entry.will_taken);
+        let deadlines = [entry.expires_at_ms, will_at_ms];
         // An entry that fires too early is armed again: one per session is enough.
         if let Some(deadline) = deadlines.into_iter().flatten().min()
             && deadline < entry.timer_at_ms

@@ -14,6 +14,7 @@ use super::SessionKey;
 const MAX_COMMANDS: usize = 256;
 /// Payload bytes of one connection proposed at once, but for the last message.
 const MAX_COMMIT_BYTES: usize = 1 << 20;
+
 /// Changes that one connection waits for.
 #[derive(Debug, Default)]
 pub struct Commit {
@@ -28,14 +29,27 @@ pub struct Commit {
 pub(super) enum Owed {
     /// The client is let in.
     Connect(Opening),
-    /// SUBACK, and the filters it grants.
-    SubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]>, filters: Vec<Box<str>> },
+    /// SUBACK.
+    SubAck(Filters),
     /// UNSUBACK.
-    UnsubAck { packet_id: PacketId, codes: SmallVec<[u8; 8]> },
+    UnsubAck(Filters),
     /// A retained message of this session is delivered and, at QoS 1 and 2, acknowledged.
     Publish { message: Arc<Message>, session: SessionKey, ack: Option<(AckKind, PacketId)> },
     /// Waits for its turn only: acknowledgements keep the order of their packets [MQTT-4.6.0-2].
     Ack { kind: AckKind, id: PacketId, reason: ReasonCode },
+}
+
+/// A SUBSCRIBE or UNSUBSCRIBE that waits.
+#[derive(Debug)]
+pub(super) struct Filters {
+    pub(super) packet_id: PacketId,
+    /// What is answered when all is committed.
+    pub(super) codes: SmallVec<[u8; 8]>,
+    /// Those that it changes.
+    pub(super) filters: Vec<Box<str>>,
+    /// Whose, with the session's number.
+    pub(super) session: SessionKey,
+    pub(super) number: u64,
 }
 
 /// A CONNECT that waits for its session.
@@ -43,8 +57,11 @@ pub(super) enum Owed {
 pub(super) struct Opening {
     /// The whole packet.
     pub(super) connect: Bytes,
-    /// The identifier that was assigned to it.
-    pub(super) assigned: Option<String>,
+    pub(super) client_id: Box<str>,
+    /// The identifier was assigned to it.
+    pub(super) assigned: bool,
+    /// When the metadata was asked.
+    pub(super) asked_ms: u64,
     /// Ends an exchange of AUTH packets.
     pub(super) auth_data: Option<Vec<u8>>,
 }

@@ -84,11 +84,11 @@ pub(super) fn admit(
         shard.owe_connect(key, request, raw, assigned, accepted, auth_data, now_ms);
         return;
     }
-    let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, 0, now_ms);
+    let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, None, now_ms);
 }
 
-/// Gives a client its session, and tells it so. `epoch` is the session's in the metadata, 0 for one
-/// that does not outlive the process.
+/// Gives a client its session, and tells it so. `committed`: the session's epoch in the metadata, and
+/// when that was asked for; nothing for a session that does not outlive the process.
 #[allow(clippy::too_many_arguments, reason = "all of them are the CONNECT's")]
 pub(super) fn let_in(
     shard: &mut Shard,
@@ -97,16 +97,14 @@ pub(super) fn let_in(
     assigned: Option<&str>,
     accepted: &Accepted,
     auth_data: Option<&[u8]>,
-    epoch: u64,
+    committed: Option<(u64, u64)>,
     now_ms: u64,
 ) {
     let client_id = assigned.unwrap_or(request.client_id);
+    shard.take_from_metadata(client_id, request.clean_start, committed, now_ms);
     let (session, present) = shard.take_session(client_id, request, accepted, now_ms);
-    if epoch == 0 {
-        shard.post_end(session); // it was durable, and is not any more
-    }
     let entry = &mut shard.sessions[session.0 as usize];
-    entry.epoch = epoch;
+    entry.epoch = committed.map_or(0, |(epoch, _)| epoch);
     entry.conn = Some(key);
     shard.presence_changed(session, true);
     let entry = &mut shard.sessions[session.0 as usize];
@@ -206,6 +204,25 @@ fn check_will(shard: &Shard, will: &wire::Will<'_>) -> Result<(), Violation> {
 }
 
 impl Shard {
+    /// Before a durable session is taken over: its opening has decided about what was there before;
+    /// a transient session ends it.
+    fn take_from_metadata(
+        &mut self,
+        client_id: &str,
+        clean_start: bool,
+        committed: Option<(u64, u64)>,
+        now_ms: u64,
+    ) {
+        let Some(old) = self.find_session(client_id) else { return };
+        let Some((client, epoch)) = self.durable_client(old) else { return };
+        let asked_ms = committed.map_or(now_ms, |(_, asked_ms)| asked_ms);
+        let will = self.release(old, clean_start, asked_ms);
+        match committed {
+            Some(_) => self.publish_due(will, now_ms),
+            None => self.post_end(client, epoch, will, now_ms),
+        }
+    }
+
     /// The session for a CONNECT: ends or takes over whatever was there before
     /// [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.4-3]. The flag is "session present".
     fn take_session(
@@ -253,6 +270,8 @@ impl Shard {
             conn: None,
             will: None,
             will_at_ms: None,
+            will_taken: false,
+            in_doubt: false,
             expires_at_ms: None,
             scans: Default::default(),
             subscription_bytes: 0,

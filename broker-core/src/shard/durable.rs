@@ -5,30 +5,24 @@
 //! meanwhile, and comes back with [`Shard::on_committed`]. What nobody waits for (a connection that
 //! ended, a session that expired) is posted, and proposed in order by a task of the shard.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::command::{CloseSession, Command, OpenSession, Refusal, Reply};
+use meta::command::{Command, OpenSession, Refusal, Reply};
 use meta::record::{ClientKey, StoredSubscription};
 use meta::{Answer, Handle, ProposeError};
-use mqtt::protocol::{Accepted, Violation, accept};
+use mqtt::protocol::{Accepted, Violation};
 use mqtt::session::{Draft, Message, Will};
-use mqtt::wire::{
-    AckKind, Connect, Packet, PacketId, Properties, ReasonCode, SubAck, Version, decode_from_client,
-};
+use mqtt::wire::{AckKind, Connect, Packet, PacketId, Properties, ReasonCode, SubAck, Version};
 use smallvec::SmallVec;
 
-use super::close::Parting;
-use super::commit::{Commit, Opening, Owed};
+use super::commit::{Commit, Filters, Opening, Owed};
 use super::conn::Phase;
+use super::opening::Openings;
+use super::posted::Posted;
 use super::publish::Retaining;
 use super::stored::{client_key, retain_command, stored_will};
 use super::{ConnKey, Received, SessionKey, Shard, connect, packets};
-
-/// Posted commands that may wait: far more than sessions can end while the metadata has no leader
-/// for a while. Older ones are dropped beyond it; a restart finds such sessions and ends them then.
-const MAX_POSTED: usize = 1_000_000;
 
 /// Where this shard's durable facts go.
 #[derive(Debug)]
@@ -36,9 +30,10 @@ pub(super) struct Durability {
     pub(super) handle: Handle,
     /// Wall clock minus the shard's monotonic clock, in milliseconds.
     pub(super) wall_offset_ms: u64,
-    posted: VecDeque<Command>,
-    /// Posted commands were taken, and no more asked for yet: they may not be applied.
-    recording: bool,
+    /// What no client waits for.
+    pub(super) posted: Posted,
+    /// CONNECTs that wait for their sessions.
+    pub(super) openings: Openings,
     /// What the connection at hand waits for.
     commit: Option<Box<Commit>>,
 }
@@ -51,8 +46,8 @@ impl Shard {
         self.durability = Some(Box::new(Durability {
             handle,
             wall_offset_ms,
-            posted: VecDeque::new(),
-            recording: false,
+            posted: Posted::default(),
+            openings: Openings::default(),
             commit: None,
         }));
     }
@@ -62,19 +57,6 @@ impl Shard {
         if let Some(durability) = self.durability.as_mut() {
             durability.wall_offset_ms = wall_ms.saturating_sub(now_ms);
         }
-    }
-
-    /// Up to `max` posted commands, in order. Those that were taken before have been answered.
-    pub fn take_posted(&mut self, max: usize) -> Vec<Command> {
-        let Some(durability) = self.durability.as_mut() else { return Vec::new() };
-        let count = max.min(durability.posted.len());
-        durability.recording = count > 0;
-        durability.posted.drain(..count).collect()
-    }
-
-    /// Whether [`Shard::take_posted`] has something.
-    pub fn has_posted(&self) -> bool {
-        self.durability.as_ref().is_some_and(|durability| !durability.posted.is_empty())
     }
 
     /// A proposal of a connection was answered: what was owed is done, and the connection goes on
@@ -108,11 +90,25 @@ impl Shard {
                     }
                 }
             }
-            other => {
-                tracing::warn!(?other, "a change was not committed");
+            Err(error @ (ProposeError::NoLeader | ProposeError::TooLarge)) => {
+                tracing::warn!(%error, "a change was not committed");
                 for owed in commit.owed {
-                    let refusal = Refusal::Limit("the metadata cannot be reached".into());
-                    self.break_promise(key, owed, &refusal, now_ms);
+                    self.break_promise(key, owed, &unreachable(), now_ms);
+                }
+            }
+            other => {
+                tracing::warn!(?other, "a change is not known to be committed");
+                for owed in commit.owed {
+                    match owed {
+                        Owed::SubAck(change) | Owed::UnsubAck(change) => {
+                            self.leave_in_doubt(key, &change, now_ms);
+                        }
+                        Owed::Connect(opening) => {
+                            self.doubt_opening(&opening.client_id);
+                            self.break_promise(key, Owed::Connect(opening), &unreachable(), now_ms);
+                        }
+                        owed => self.break_promise(key, owed, &unreachable(), now_ms),
+                    }
                 }
             }
         }
@@ -144,7 +140,8 @@ impl Shard {
         now_ms: u64,
     ) {
         let Some(durability) = self.durability.as_ref() else { return };
-        let client = client_key(assigned.as_deref().unwrap_or(request.client_id));
+        let client_id = assigned.as_deref().unwrap_or(request.client_id);
+        let client = client_key(client_id);
         let command = Command::OpenSession(OpenSession {
             // What is over here is not to be resumed there, whose end may come behind this.
             clean_start: request.clean_start || self.has_ended(&client),
@@ -156,9 +153,14 @@ impl Shard {
         });
         let opening = Opening {
             connect: Bytes::copy_from_slice(raw),
-            assigned,
+            client_id: client_id.into(),
+            assigned: assigned.is_some(),
+            asked_ms: now_ms,
             auth_data: auth_data.map(<[u8]>::to_vec),
         };
+        if let Some(durability) = self.durability.as_mut() {
+            durability.openings.begin(client_id);
+        }
         if let Some(conn) = self.conn(key) {
             conn.phase = Phase::Authenticating;
         }
@@ -179,7 +181,8 @@ impl Shard {
         }
         let filters = granted.iter().map(|stored| stored.filter.as_str().into()).collect();
         let command = Command::Subscribe { client, epoch, subscriptions: granted };
-        self.owe(command, Owed::SubAck { packet_id, codes: codes.clone(), filters }, 0);
+        let change = self.change_of(session, packet_id, codes, filters);
+        self.owe(command, Owed::SubAck(change), 0);
         true
     }
 
@@ -195,9 +198,22 @@ impl Shard {
         if filters.is_empty() {
             return false;
         }
+        let changed = filters.iter().map(|filter| filter.as_str().into()).collect();
         let command = Command::Unsubscribe { client, epoch, filters };
-        self.owe(command, Owed::UnsubAck { packet_id, codes: codes.clone() }, 0);
+        let change = self.change_of(session, packet_id, codes, changed);
+        self.owe(command, Owed::UnsubAck(change), 0);
         true
+    }
+
+    fn change_of(
+        &self,
+        session: SessionKey,
+        packet_id: PacketId,
+        codes: &SmallVec<[u8; 8]>,
+        filters: Vec<Box<str>>,
+    ) -> Filters {
+        let number = self.sessions.get(session.0 as usize).map_or(0, |entry| entry.number);
+        Filters { packet_id, codes: codes.clone(), filters, session, number }
     }
 
     /// A retained publish: it is delivered, and acknowledged, once it is committed.
@@ -228,68 +244,19 @@ impl Shard {
         }
     }
 
-    /// Retained messages have expired.
-    pub(super) fn post_sweep(&mut self, topics: Vec<Box<str>>, now_ms: u64) {
-        let Some(durability) = self.durability.as_ref() else { return };
-        if topics.is_empty() {
-            return;
-        }
-        let topics = topics.into_iter().filter(|topic| !topic.starts_with("$SYS/"));
-        let command = Command::SweepRetained {
-            now_ms: now_ms + durability.wall_offset_ms,
-            topics: topics.map(String::from).collect(),
-        };
-        self.post(command);
-    }
-
-    /// A will is retained: nobody waits for it.
-    pub(super) fn post_retain(&mut self, draft: &Draft<'_>) {
-        let Some(durability) = self.durability.as_ref() else { return };
-        let command = retain_command(draft, durability.wall_offset_ms);
-        self.post(command);
-    }
-
-    /// The connection of a session ended, or its deadlines changed.
-    pub(super) fn post_close(&mut self, session: SessionKey) {
-        let Some((client, epoch)) = self.durable_client(session) else { return };
-        let Some(durability) = self.durability.as_ref() else { return };
-        let entry = &self.sessions[session.0 as usize];
-        let wall_ms = |at_ms: u64| at_ms + durability.wall_offset_ms;
-        let command = Command::CloseSession(CloseSession {
-            client,
-            epoch,
-            expiry_interval_s: entry.session.expiry_interval_s,
-            expires_at_ms: entry.expires_at_ms.map(wall_ms),
-            will_at_ms: entry.will_at_ms.map(wall_ms),
-        });
-        self.post(command);
-    }
-
-    /// A session is over. Call before it is removed.
-    pub(super) fn post_end(&mut self, session: SessionKey) {
-        if let Some((client, epoch)) = self.durable_client(session) {
-            let node = self.durability.as_ref().map_or(0, |durability| durability.handle.node());
-            self.post(Command::EndSession { client, epoch, node });
-        }
-    }
-
-    /// A waiting will was published.
-    pub(super) fn post_will_taken(&mut self, session: SessionKey) {
-        if let Some((client, epoch)) = self.durable_client(session) {
-            self.post(Command::TakeWill { client, epoch });
-        }
-    }
-
     fn keep_promise(&mut self, key: ConnKey, owed: Owed, reply: &Reply, now_ms: u64) {
         match owed {
             Owed::Connect(opening) => {
-                let Reply::Session { epoch, present } = *reply else { return };
+                let Reply::Session { epoch, present } = *reply else {
+                    return self.end_opening(&opening.client_id, None, now_ms);
+                };
                 self.opened(key, &opening, epoch, present, now_ms);
+                self.end_opening(&opening.client_id, Some(epoch), now_ms);
             }
-            Owed::SubAck { packet_id, codes, .. } => {
+            Owed::SubAck(Filters { packet_id, codes, .. }) => {
                 self.answer_subscribe(key, packet_id, &codes, now_ms);
             }
-            Owed::UnsubAck { packet_id, codes } => {
+            Owed::UnsubAck(Filters { packet_id, codes, .. }) => {
                 self.answer_unsubscribe(key, packet_id, &codes, now_ms);
             }
             Owed::Ack { .. } => {}
@@ -308,7 +275,7 @@ impl Shard {
     fn break_promise(&mut self, key: ConnKey, owed: Owed, refusal: &Refusal, now_ms: u64) {
         let busy = Violation::new(ReasonCode::ServerBusy, "the change was not committed");
         match owed {
-            Owed::Connect(_) => {
+            Owed::Connect(opening) => {
                 let reason = match refusal {
                     Refusal::Invalid(_) => ReasonCode::ClientIdentifierNotValid,
                     Refusal::Limit(_) => ReasonCode::ServerUnavailable,
@@ -318,22 +285,18 @@ impl Shard {
                     let violation = Violation::new(reason, "the session was not opened");
                     connect::turn_away(self, key, &violation, now_ms);
                 }
+                self.end_opening(&opening.client_id, None, now_ms);
             }
-            Owed::SubAck { packet_id, mut codes, filters } => {
-                let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
-                    return;
-                };
-                let session = conn.session;
-                for filter in filters {
-                    self.drop_subscription(session, &filter, now_ms);
-                }
-                for code in codes.iter_mut().filter(|code| **code < 0x80) {
+            Owed::SubAck(mut change) => {
+                self.take_back(&change, now_ms);
+                for code in change.codes.iter_mut().filter(|code| **code < 0x80) {
                     *code = ReasonCode::UnspecifiedError as u8;
                 }
-                self.answer_subscribe(key, packet_id, &codes, now_ms);
+                self.answer_subscribe(key, change.packet_id, &change.codes, now_ms);
             }
-            // The subscription would be back after a restart, and 3.x has no way to say so.
-            Owed::UnsubAck { .. } => {
+            // 3.x has no way to say that a subscription is still there.
+            Owed::UnsubAck(change) => {
+                self.take_back(&change, now_ms);
                 self.expel(key, &busy, now_ms);
             }
             // What is refused anyway is; what was to succeed is sent again.
@@ -366,103 +329,13 @@ impl Shard {
         }
     }
 
-    /// The session of a CONNECT is open in the metadata.
-    fn opened(&mut self, key: ConnKey, opening: &Opening, epoch: u64, present: bool, now_ms: u64) {
-        // All succeeded before, on the same bytes.
-        let Ok(Packet::Connect(request)) = decode_from_client(&opening.connect, Version::V5) else {
-            return;
-        };
-        let Ok((_, accepted)) = accept(&request, &self.rules) else { return };
-        let client_id = opening.assigned.as_deref().unwrap_or(request.client_id);
-        let known = self.find_session(client_id);
-        let waits = self.conn(key).is_some_and(|conn| conn.phase == Phase::Authenticating);
-        // Another connection of the client came later and was faster.
-        let overtaken = known.is_some_and(|at| self.sessions[at.0 as usize].epoch > epoch);
-        if !waits || overtaken {
-            if !overtaken {
-                self.abandon(client_id, epoch, &request, &accepted, now_ms);
-            }
-            self.close(key, now_ms);
-            return;
-        }
-        if known.is_none() && present {
-            self.fetch_session(client_id, now_ms);
-        } else if let Some(known) = known
-            && !present
-            && !request.clean_start
-            && self.sessions[known.0 as usize].epoch > 0
-            && self.sessions[known.0 as usize].conn.is_none()
-        {
-            // Its deadline has come, though the timer has not.
-            self.end_session(known, now_ms);
-        }
-        let auth_data = opening.auth_data.as_deref();
-        let assigned = opening.assigned.as_deref();
-        connect::let_in(self, key, &request, assigned, &accepted, auth_data, epoch, now_ms);
-    }
-
-    /// The connection ended before its session was open: the session lost its connection at once.
-    fn abandon(
-        &mut self,
-        client_id: &str,
-        epoch: u64,
-        request: &Connect<'_>,
-        accepted: &Accepted,
-        now_ms: u64,
-    ) {
-        // The metadata knows this opening only: the connection before it was taken over.
-        let before = self.find_session(client_id);
-        if let Some(old) = before.and_then(|known| self.sessions[known.0 as usize].conn) {
-            self.stats.takeovers.add(1);
-            self.say_disconnect(old, ReasonCode::SessionTakenOver);
-            let parting = if request.clean_start { Parting::Lost } else { Parting::TakenOver };
-            self.detach(old, parting, now_ms);
-            self.close(old, now_ms);
-        }
-        let key = match self.find_session(client_id) {
-            Some(known) if request.clean_start => {
-                self.end_session(known, now_ms);
-                self.insert_session(client_id, accepted.session_expiry_s)
-            }
-            Some(known) => known,
-            None => self.insert_session(client_id, accepted.session_expiry_s),
-        };
-        let entry = &mut self.sessions[key.0 as usize];
-        entry.epoch = epoch;
-        entry.session.expiry_interval_s = accepted.session_expiry_s;
-        entry.expires_at_ms = (accepted.session_expiry_s != u32::MAX)
-            .then(|| now_ms + u64::from(accepted.session_expiry_s) * 1000);
-        self.post_close(key);
-        self.arm_session(key);
-    }
-
     fn acknowledge_open(&mut self, key: ConnKey, kind: AckKind, id: PacketId, reason: ReasonCode) {
         if self.conn(key).is_some_and(|conn| conn.phase == Phase::Open) {
             self.acknowledge(key, kind, id, reason);
         }
     }
 
-    /// Whether the client's session is over, and the metadata may not know it yet.
-    fn has_ended(&self, client: &ClientKey) -> bool {
-        let Some(durability) = self.durability.as_ref() else { return false };
-        if durability.posted.is_empty() && !durability.recording {
-            return false;
-        }
-        let known = self.find_session(&client.client_id);
-        if known.is_some_and(|at| self.sessions[at.0 as usize].epoch > 0) {
-            return false;
-        }
-        // A shard has all sessions of this node that are its own.
-        match durability.handle.read(|view| meta::state::session(view, client)) {
-            Ok(record) => record.is_some_and(|record| record.node == durability.handle.node()),
-            Err(error) => {
-                tracing::error!(%error, client_id = client.client_id, "cannot read a session");
-                false
-            }
-        }
-    }
-
-    fn durable_client(&self, session: SessionKey) -> Option<(ClientKey, u64)> {
+    pub(super) fn durable_client(&self, session: SessionKey) -> Option<(ClientKey, u64)> {
         self.durability.as_ref()?;
         let entry = self.sessions.get(session.0 as usize)?;
         (entry.epoch > 0).then(|| (client_key(&entry.session.client_id), entry.epoch))
@@ -471,14 +344,6 @@ impl Shard {
     fn owe(&mut self, command: Command, owed: Owed, bytes: usize) {
         let Some(durability) = self.durability.as_mut() else { return };
         durability.commit.get_or_insert_default().owe(command, owed, bytes);
-    }
-
-    fn post(&mut self, command: Command) {
-        let Some(durability) = self.durability.as_mut() else { return };
-        if durability.posted.len() >= MAX_POSTED {
-            durability.posted.pop_front();
-        }
-        durability.posted.push_back(command);
     }
 
     fn answer_subscribe(&mut self, key: ConnKey, packet_id: PacketId, codes: &[u8], now_ms: u64) {
@@ -495,4 +360,9 @@ impl Shard {
             self.answer(key, &Packet::UnsubAck(unsuback), now_ms);
         }
     }
+}
+
+/// What clients are told when the metadata could not be asked.
+fn unreachable() -> Refusal {
+    Refusal::Limit("the metadata cannot be reached".into())
 }

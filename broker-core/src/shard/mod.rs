@@ -7,7 +7,8 @@
 //! The files follow the life of a connection: `connect`, `auth`, `packets` (what a client may ask),
 //! `publish` (routing and delivery), `subscribe`, `close` (ends, wills, expiry), with `conn`,
 //! `outbox`, `subscribers` and `wheel` as their data. `sys` says what the counters say, for which
-//! `held` counts what sessions hold.
+//! `held` counts what sessions hold. What outlives the process goes through `durable` (what clients wait
+//! for), `opening`, `posted` (what nobody waits for), `stored` and `doubt`.
 
 mod auth;
 mod buffers;
@@ -15,12 +16,15 @@ mod close;
 mod commit;
 mod conn;
 mod connect;
+mod doubt;
 mod durable;
 mod fabric;
 mod guesses;
 mod held;
+mod opening;
 mod outbox;
 mod packets;
+mod posted;
 mod pressure;
 mod publish;
 mod rate;
@@ -169,6 +173,10 @@ struct Entry {
     will: Option<Box<Will>>,
     /// When the waiting will is published.
     will_at_ms: Option<u64>,
+    /// It is due, and published when the metadata has given it away.
+    will_taken: bool,
+    /// Whether the metadata has its last changes is not known: see `doubt`.
+    in_doubt: bool,
     /// When the session ends; set while no connection holds it.
     expires_at_ms: Option<u64>,
     /// Retained messages still owed to new subscriptions, by their filters.

@@ -15,9 +15,17 @@ use mqtt::wire::{QoS, ReasonCode, SubscribeOptions};
 use super::Shard;
 use super::close::Parting;
 
-/// What other nodes did to this one's sessions.
+/// What the metadata tells of this shard's sessions that the shard has not asked for, or may have given
+/// up waiting for.
 #[derive(Debug)]
 pub enum Elsewhere {
+    /// A session was opened on this node, for whoever asked.
+    Opened {
+        /// Whose.
+        client: String,
+        /// Names the opening.
+        epoch: u64,
+    },
     /// A session was opened on another node: its connection here is over [MQTT-3.1.4-3].
     Moved {
         /// Whose.
@@ -25,10 +33,24 @@ pub enum Elsewhere {
         /// Names the opening.
         epoch: u64,
     },
-    /// A snapshot took the place of the metadata: sessions may have moved or ended unseen.
+    /// Sessions may have moved, ended or been opened unseen: a snapshot took the place of the metadata,
+    /// or more was told than could be kept. What this shard does not have at all is found when its
+    /// client returns, or at the next start.
     Replaced,
     /// The will of a session that lay elsewhere is due.
     Will(Box<StoredWill>),
+}
+
+impl Elsewhere {
+    /// About how many bytes it takes.
+    pub fn size_bytes(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Opened { client, .. } | Self::Moved { client, .. } => client.len(),
+                Self::Replaced => 0,
+                Self::Will(will) => size_of::<StoredWill>() + will.message.stored_bytes() as usize,
+            }
+    }
 }
 
 impl Shard {
@@ -68,16 +90,23 @@ impl Shard {
         self.arm_session(key);
     }
 
-    /// Follows what another node did.
+    /// Follows what the metadata tells.
     pub fn on_elsewhere(&mut self, event: &Elsewhere, now_ms: u64) {
         match event {
             Elsewhere::Will(will) => {
                 let will = will_of(will, 0);
                 self.publish_will(&will, now_ms);
             }
+            Elsewhere::Opened { client, epoch } => {
+                self.on_opened(client, *epoch, now_ms);
+                return; // the usual one needs nothing
+            }
             Elsewhere::Replaced => {
-                for client in self.sessions_unlike_stored() {
-                    self.on_elsewhere(&Elsewhere::Moved { client, epoch: u64::MAX }, now_ms);
+                if let Some(durability) = self.durability.as_mut() {
+                    durability.openings.forget_untold();
+                }
+                for event in self.sessions_unlike_stored() {
+                    self.on_elsewhere(&event, now_ms);
                 }
             }
             Elsewhere::Moved { client, epoch } => {
@@ -102,23 +131,33 @@ impl Shard {
         self.settle(now_ms);
     }
 
-    /// The clients whose sessions were opened again, or ended, according to the metadata.
-    fn sessions_unlike_stored(&self) -> Vec<String> {
+    /// The sessions that were opened again, or ended, according to the metadata.
+    fn sessions_unlike_stored(&self) -> Vec<Elsewhere> {
         let Some(durability) = self.durability.as_ref() else { return Vec::new() };
         durability.handle.read(|view| {
             let durable = self.sessions.iter().filter(|(_, entry)| entry.epoch > 0);
             durable
-                .filter(|(_, entry)| {
-                    let stored = meta::state::session(view, &client_key(&entry.session.client_id));
-                    !stored.is_ok_and(|record| record.is_some_and(|it| it.epoch == entry.epoch))
+                .filter_map(|(_, entry)| {
+                    let client = entry.session.client_id.to_string();
+                    match meta::state::session(view, &client_key(&client)) {
+                        Ok(Some(record)) if record.epoch == entry.epoch => None,
+                        Ok(Some(record)) if record.node == durability.handle.node() => {
+                            Some(Elsewhere::Opened { client, epoch: record.epoch })
+                        }
+                        Ok(_) => Some(Elsewhere::Moved { client, epoch: u64::MAX }),
+                        Err(error) => {
+                            tracing::error!(%error, client, "cannot read a session");
+                            None
+                        }
+                    }
                 })
-                .map(|(_, entry)| entry.session.client_id.to_string())
                 .collect()
         })
     }
 
-    /// Takes a session from the metadata that this shard does not have.
-    pub(super) fn fetch_session(&mut self, client_id: &str, now_ms: u64) {
+    /// Takes a session from the metadata that this shard does not have. `lost`: its connection is
+    /// over, otherwise it is about to have one.
+    pub(super) fn fetch_session(&mut self, client_id: &str, lost: bool, now_ms: u64) {
         let Some(durability) = self.durability.as_ref() else { return };
         let client = client_key(client_id);
         let found = durability.handle.read(|view| {
@@ -132,7 +171,7 @@ impl Shard {
         });
         match found {
             Ok((Some(record), subscriptions)) => {
-                let record = SessionRecord { connected: false, will: None, ..record };
+                let record = SessionRecord { connected: lost, will: None, ..record };
                 self.restore(client_id, &record, &subscriptions, now_ms);
             }
             Ok((None, _)) => {}

@@ -337,7 +337,7 @@ async fn keep_connected<R: Runtime>(shared: Arc<Shared>, mut requests: mpsc::Rec
             to: node,
             purpose: Purpose::Requests,
         };
-        let (error, lost) = match connect::<R>(settings, address, &hello).await {
+        let (error, lost) = match connect::<R>(settings, address, &hello, &shared.stop).await {
             Ok(parts) => {
                 backoff.reset();
                 shared.set_connected();

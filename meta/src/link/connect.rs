@@ -1,24 +1,36 @@
 //! From an address to a connection on which both sides have said who they are.
 
-use rt_abstract::{Address, Runtime, os};
+use std::future::Future;
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
+use rt_abstract::{Address, Closer, Runtime, Shutdown, os};
 
 use super::Settings;
 use super::connection::{LinkError, Parts, at_most, within, write_hello};
 use super::hello::{Answer, Hello, HelloError};
 
-/// Connects to `address` and says hello.
+/// Connects to `address` and says hello, unless `stop` comes first.
 pub(super) async fn connect<R: Runtime>(
     settings: &Settings,
     address: &str,
     hello: &Hello,
+    stop: &Shutdown,
 ) -> Result<Parts<R>, LinkError> {
     let mut last = LinkError::Protocol(format!("'{address}' names no address"));
     for address in resolve::<R>(address).await? {
-        let connected = at_most::<R, _>(settings.connect_timeout, R::connect(&address)).await;
-        let stream = match connected {
+        let connecting = async {
+            let (connecting, stopped) = (pin!(R::connect(&address)), pin!(stop.wait()));
+            match select(connecting, stopped).await {
+                Either::Left((connected, _)) => Ok(connected?),
+                Either::Right(_) => Err(LinkError::Stopped),
+            }
+        };
+        let stream = match at_most::<R, _>(settings.connect_timeout, connecting).await {
             Some(Ok(stream)) => stream,
+            Some(Err(LinkError::Stopped)) => return Err(LinkError::Stopped),
             Some(Err(error)) => {
-                last = error.into();
+                last = error;
                 continue;
             }
             None => {
@@ -33,12 +45,29 @@ pub(super) async fn connect<R: Runtime>(
             let answer: Answer = parts.reader.hello().await.map_err(explain)?;
             Ok(answer.check(hello.to)?)
         };
+        let greeting = unless_stopped(stop, &closer, greeting);
         match within::<R, _>(settings.connect_timeout, &closer, greeting).await {
             Ok(()) => return Ok(parts),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Drives `operation` to its end, which `stop` brings by killing the connection.
+async fn unless_stopped<T>(
+    stop: &Shutdown,
+    closer: &impl Closer,
+    operation: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    let stopped = pin!(stop.wait());
+    match select(pin!(operation), stopped).await {
+        Either::Left((result, _)) => result,
+        Either::Right(((), operation)) => {
+            closer.kill();
+            operation.await.and(Err(LinkError::Stopped))
+        }
+    }
 }
 
 /// A node that ends the connection instead of answering is most likely none of ours.

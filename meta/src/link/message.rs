@@ -13,7 +13,7 @@ use crate::record::NodeId;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub enum Request<R: Runtime> {
-    /// Raft's; `AppendEntriesResponse`.
+    /// Raft's, one of a stream: taken in the order of the connection; `AppendEntriesResponse`.
     Append(AppendEntriesRequest<TypeConfig<R>>),
     /// Raft's; `VoteResponse`.
     Vote(VoteRequest<TypeConfig<R>>),
@@ -40,13 +40,20 @@ pub enum Request<R: Runtime> {
     },
     /// How the cluster stands; `Status`.
     Status,
+    /// Raft's, with nothing behind it that needs its order, a heartbeat say: waits for no disk that
+    /// others wait for; `AppendEntriesResponse`.
+    AppendAlone(AppendEntriesRequest<TypeConfig<R>>),
 }
 
 impl<R: Runtime> Request<R> {
     /// Whether raft itself sends it.
     pub(super) fn is_rafts(&self) -> bool {
         match self {
-            Self::Append(_) | Self::Vote(_) | Self::PreVote(_) | Self::TransferLeader(_) => true,
+            Self::Append(_)
+            | Self::AppendAlone(_)
+            | Self::Vote(_)
+            | Self::PreVote(_)
+            | Self::TransferLeader(_) => true,
             Self::Propose(_)
             | Self::ReadIndex
             | Self::Join { .. }

@@ -1,7 +1,8 @@
 //! The link between nodes: raft's requests, snapshots, and what a follower passes on to its leader.
 //!
 //! Each node keeps one connection to each peer for its own requests, on which any number of them
-//! are on their way at a time; answers come back on it in any order. A snapshot has a connection of
+//! are on their way at a time; answers come back on it in any order, but for those of raft's stream of
+//! entries, which is one. A snapshot has a connection of
 //! its own, so that no heartbeat waits behind it. A connection begins with a [`hello`], then carries
 //! [`frame`]s. [`client`] asks, [`server`] answers out of a [`service::Service`], [`snapshot`] sends
 //! and takes snapshots, [`network`] is all of it as openraft wants it.
@@ -23,6 +24,7 @@ pub mod network;
 pub mod server;
 pub mod service;
 pub mod snapshot;
+mod work;
 
 use std::time::Duration;
 

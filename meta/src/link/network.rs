@@ -142,10 +142,16 @@ impl<R: Runtime> Network<R> {
     }
 
     /// Asks, and makes of the answer what openraft's streams say.
-    fn append(&self, request: AppendEntriesRequest<TypeConfig<R>>, limit: Duration) -> Call<R> {
+    fn append(
+        &self,
+        request: AppendEntriesRequest<TypeConfig<R>>,
+        alone: bool,
+        limit: Duration,
+    ) -> Call<R> {
         let before = request.prev_log_id;
         let last = request.entries.last().map_or(before, |entry| Some(entry.log_id));
-        let asked = self.client.start(&Request::Append(request), limit);
+        let request = if alone { Request::AppendAlone(request) } else { Request::Append(request) };
+        let asked = self.client.start(&request, limit);
         let network = self.clone();
         Box::pin(async move {
             let error = |error| network.rpc_error(error, RPCTypes::AppendEntries, limit);
@@ -180,12 +186,13 @@ impl<R: Runtime> RaftNetworkV2<TypeConfig<R>> for Network<R> {
         request: AppendEntriesRequest<TypeConfig<R>>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig<R>>, RPCError<TypeConfig<R>>> {
-        self.call(Request::Append(request), RPCTypes::AppendEntries, option.hard_ttl()).await
+        self.call(Request::AppendAlone(request), RPCTypes::AppendEntries, option.hard_ttl()).await
     }
 
     /// Up to [`MAX_APPENDS`] requests are on their way; the answers come out in the order of the
     /// requests. A request may take as long as the connection may be silent: a slow disk of the
-    /// follower is no reason to send everything again.
+    /// follower is no reason to send everything again. A stream of one request, which a heartbeat is,
+    /// waits for none of the others.
     fn stream_append<'s, S>(
         &'s mut self,
         input: S,
@@ -204,6 +211,8 @@ impl<R: Runtime> RaftNetworkV2<TypeConfig<R>> for Network<R> {
         let pipeline = Pipeline {
             network: self.clone(),
             input: Some(input),
+            first: None,
+            begun: false,
             calls: FuturesOrdered::new(),
             limit,
         };
@@ -280,11 +289,20 @@ struct Pipeline<R: Runtime, S> {
     network: Network<R>,
     /// `None` once it has ended, or an answer stopped it.
     input: Option<S>,
+    /// The first request, until it is known whether it is the only one.
+    first: Option<AppendEntriesRequest<TypeConfig<R>>>,
+    begun: bool,
     calls: FuturesOrdered<Call<R>>,
     limit: Duration,
 }
 
 impl<R: Runtime, S> Unpin for Pipeline<R, S> {}
+
+impl<R: Runtime, S> Pipeline<R, S> {
+    fn send(&mut self, request: AppendEntriesRequest<TypeConfig<R>>, alone: bool) {
+        self.calls.push_back(self.network.append(request, alone, self.limit));
+    }
+}
 
 impl<R, S> Stream for Pipeline<R, S>
 where
@@ -299,11 +317,28 @@ where
             && let Some(input) = &mut this.input
         {
             match input.poll_next_unpin(cx) {
-                Poll::Ready(Some(request)) => {
-                    this.calls.push_back(this.network.append(request, this.limit));
+                Poll::Ready(Some(request)) if !this.begun => {
+                    this.begun = true;
+                    this.first = Some(request);
                 }
-                Poll::Ready(None) => this.input = None,
-                Poll::Pending => break,
+                Poll::Ready(Some(request)) => {
+                    if let Some(first) = this.first.take() {
+                        this.send(first, false);
+                    }
+                    this.send(request, false);
+                }
+                Poll::Ready(None) => {
+                    this.input = None;
+                    if let Some(first) = this.first.take() {
+                        this.send(first, true);
+                    }
+                }
+                Poll::Pending => {
+                    if let Some(first) = this.first.take() {
+                        this.send(first, false);
+                    }
+                    break;
+                }
             }
         }
         let result = match this.calls.poll_next_unpin(cx) {

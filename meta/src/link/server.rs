@@ -6,20 +6,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use rt_abstract::{AsyncWrite, Closer, Listener, Notify, Runtime, Shared, Shutdown, Stream};
-use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::Settings;
 use super::connection::{CloserOf, LastHeard, LinkError, Parts, WRITE_BYTES, within, write_hello};
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Kind};
 use super::hello::{Answer, Hello, HelloError, Purpose};
-use super::message::Request;
 use super::service::Service;
 use super::snapshot;
+use super::work::carry_out;
 
 /// Requests of one connection that are being carried out at a time; then it is not read on.
 pub const MAX_IN_FLIGHT: usize = super::client::MAX_IN_FLIGHT;
@@ -27,10 +23,6 @@ pub const MAX_IN_FLIGHT: usize = super::client::MAX_IN_FLIGHT;
 pub const MAX_CONNECTIONS: usize = 128;
 /// Answers that wait to be written.
 const MAX_ANSWERS: usize = MAX_IN_FLIGHT;
-/// Requests that are begun or answered before the other tasks have a turn. Not more, because
-/// tokio's channels begin to refuse a task that uses them much in one turn, and would put off some
-/// requests and not others.
-const TURNS: usize = 24;
 /// How long accepting rests after an error such as "too many open files".
 const REST_AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -226,95 +218,6 @@ where
     let _ = working.await;
     let _ = writing.await;
     error
-}
-
-/// Carries requests out, many at a time, begun in the order in which they came.
-async fn carry_out<R, S>(
-    service: S,
-    mut requests: mpsc::Receiver<Frame>,
-    answers: mpsc::Sender<Vec<u8>>,
-    max_frame_bytes: usize,
-) where
-    R: Runtime,
-    S: Service<R>,
-{
-    enum Turn {
-        Begin(Frame),
-        Answer(Vec<u8>),
-        End,
-    }
-    let mut running = FuturesUnordered::new();
-    let mut turns = 0;
-    loop {
-        turns += 1;
-        if turns % TURNS == 0 {
-            R::yield_now().await;
-        }
-        let turn = poll_fn(|cx| {
-            if let Poll::Ready(Some(answer)) = running.poll_next_unpin(cx) {
-                return Poll::Ready(Turn::Answer(answer));
-            }
-            if running.len() >= MAX_IN_FLIGHT {
-                return Poll::Pending;
-            }
-            requests.poll_recv(cx).map(|request| request.map_or(Turn::End, Turn::Begin))
-        });
-        match turn.await {
-            Turn::Begin(frame) => running.push(answer::<R, S>(&service, frame, max_frame_bytes)),
-            Turn::Answer(frame) => {
-                if answers.send(frame).await.is_err() {
-                    return;
-                }
-            }
-            // The connection has ended: nobody waits for what is still running.
-            Turn::End => return,
-        }
-    }
-}
-
-/// The frame that answers a request.
-async fn answer<R, S>(service: &S, frame: Frame, max_frame_bytes: usize) -> Vec<u8>
-where
-    R: Runtime,
-    S: Service<R>,
-{
-    let number = frame.request;
-    let body = match postcard::from_bytes(&frame.body) {
-        Ok(request) => dispatch::<R, S>(service, request).await,
-        Err(error) => Err(format!("an unreadable request: {error}")),
-    };
-    let encoded = body.and_then(|body| {
-        frame::encode(Kind::Response, number, &body, max_frame_bytes)
-            .map_err(|error| error.to_string())
-    });
-    encoded.unwrap_or_else(|text| refusal(number, &text))
-}
-
-/// The frame that says why a request is not carried out.
-pub(super) fn refusal(number: u64, text: &str) -> Vec<u8> {
-    frame::encode(Kind::Refused, number, text.as_bytes(), usize::MAX).unwrap_or_default()
-}
-
-async fn dispatch<R, S>(service: &S, request: Request<R>) -> Result<Bytes, String>
-where
-    R: Runtime,
-    S: Service<R>,
-{
-    match request {
-        Request::Append(request) => encode(&service.append(request).await?),
-        Request::Vote(request) => encode(&service.vote(request).await?),
-        Request::PreVote(request) => encode(&service.pre_vote(request).await?),
-        Request::TransferLeader(request) => encode(&service.transfer_leader(request).await?),
-        Request::Propose(commands) => encode(&service.propose(commands).await),
-        Request::ReadIndex => encode(&service.read_index().await),
-        Request::Join { node, address } => encode(&service.join(node, address).await),
-        Request::Leave { node } => encode(&service.leave(node).await),
-        Request::Status => encode(&service.status().await),
-    }
-}
-
-fn encode<T: Serialize>(answer: &T) -> Result<Bytes, String> {
-    postcard::to_allocvec(answer).map(Bytes::from).map_err(|error| error.to_string())
 }
 
 /// Writes answers until there are none to come, and ends the connection of a peer that is silent or

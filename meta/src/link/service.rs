@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use openraft::base::BoxStream;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
@@ -14,13 +15,22 @@ use crate::raft::types::TypeConfig;
 use crate::record::NodeId;
 use crate::status::Status;
 
+/// See [`Service::append_all`].
+pub type Appends<R> = BoxStream<'static, AppendEntriesRequest<TypeConfig<R>>>;
+/// See [`Service::append_all`].
+pub type AppendAnswers<R> =
+    BoxStream<'static, Result<AppendEntriesResponse<TypeConfig<R>>, String>>;
+
 /// Answers what other nodes ask. One clone per connection.
 ///
-/// The requests of one connection are all polled by one task and each for the first time in the
-/// order of their arrival: what a method does before it first waits is done in that order. A text as
-/// an error goes to the peer and its log: the node is stopping, say.
+/// Requests are carried out side by side, but for those of [`Service::append_all`]. A text as an error
+/// goes to the peer and its log: the node is stopping, say.
 pub trait Service<R: Runtime>: Clone + MaybeSend + MaybeSync + 'static {
-    /// Raft's request to append entries.
+    /// Raft's requests to append entries, as one connection brings them: taken, and answered, in
+    /// their order. Ends early when what follows was sent in vain.
+    fn append_all(&self, requests: Appends<R>) -> AppendAnswers<R>;
+
+    /// One such request whose order does not matter.
     fn append(
         &self,
         request: AppendEntriesRequest<TypeConfig<R>>,

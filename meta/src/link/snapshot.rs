@@ -24,8 +24,8 @@ use super::connection::{CloserOf, LinkError, Parts, at_most, within};
 use super::frame::{self, Frame, Kind};
 use super::hello::{Hello, Purpose};
 use super::message::{Offer, Resume};
-use super::server::refusal;
 use super::service::Service;
+use super::work::refusal;
 use crate::raft::snapshot::{Import, LocalSnapshot, SnapshotData};
 use crate::raft::types::TypeConfig;
 use crate::record::NodeId;
@@ -111,7 +111,7 @@ pub async fn send<R: Runtime>(
     };
     loop {
         let mut taken = 0_u64;
-        let error = match connect::<R>(&settings, &address, &hello).await {
+        let error = match connect::<R>(&settings, &address, &hello, &cancel.stop).await {
             Ok(mut parts) => {
                 cancel.enter(parts.closer.clone());
                 let end = transfer(&settings, &mut parts, &offer, &source, &mut taken).await;

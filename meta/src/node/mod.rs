@@ -160,6 +160,7 @@ async fn run<R: Runtime>(
     let mut tasks = Vec::new();
     let watching = watch::watch(raft.clone(), handle.clone(), failure.clone(), stopping.clone());
     tasks.push(R::spawn(watching));
+    tasks.push(R::spawn(watch::cut_when_stuck::<R>(handle.clone(), stopping.clone())));
     let seeds = match options.cluster {
         None => Vec::new(),
         Some(cluster) => {

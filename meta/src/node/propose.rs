@@ -65,7 +65,7 @@ pub(super) async fn propose_loop<R: Runtime>(
                     let Ok(permit) = under_way.clone().acquire_owned().await else { return };
                     let leader = leader.clone();
                     drop(R::spawn(async move {
-                        let _ = answer.send(members::remove(&leader, node).await);
+                        let _ = answer.send(Ok(members::remove(&leader, node).await));
                         drop(permit);
                     }));
                 }

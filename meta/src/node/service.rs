@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
@@ -15,7 +16,7 @@ use crate::command::Command;
 use crate::handle::Handle;
 use crate::link::message::{Offer, Proposed, Redirect, Resume};
 use crate::link::network::Links;
-use crate::link::service::Service;
+use crate::link::service::{AppendAnswers, Appends, Service};
 use crate::link::snapshot::Inbox;
 use crate::raft::types::TypeConfig;
 use crate::record::NodeId;
@@ -48,6 +49,14 @@ impl<R: Runtime> Clone for NodeService<R> {
 }
 
 impl<R: Runtime> Service<R> for NodeService<R> {
+    fn append_all(&self, requests: Appends<R>) -> AppendAnswers<R> {
+        let answers = self.leader.raft.stream_append(requests);
+        Box::pin(answers.map(|answer| match answer {
+            Ok(result) => Ok(result.into()),
+            Err(fatal) => Err(fatal.to_string()),
+        }))
+    }
+
     async fn append(
         &self,
         request: AppendEntriesRequest<TypeConfig<R>>,

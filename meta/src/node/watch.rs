@@ -1,7 +1,10 @@
-//! Raft's metrics as the [`Status`] that operators see, and raft's own end as the node's.
+//! What is looked after while the node runs: raft's metrics as the [`Status`] that operators see,
+//! raft's own end as the node's, and callers that wait in vain while the broker stops.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::future::select;
 use openraft::async_runtime::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 use rt_abstract::{Runtime, Shutdown};
@@ -14,6 +17,25 @@ use crate::status::{Member, Status};
 
 /// How long a change may take to be seen at most, so that a stop is seen.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// How long callers may wait without any of them being answered, once the broker is stopping.
+const STUCK: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Once the broker is stopping, sends callers away that are not answered: there is no majority, say.
+/// What they asked for is found at the next start. Returns after `stop`.
+pub(super) async fn cut_when_stuck<R: Runtime>(handle: Handle, stop: Shutdown) {
+    select(pin!(handle.ending().wait()), pin!(stop.wait())).await;
+    let mut before = handle.progress();
+    while !stop.is_triggered() {
+        select(pin!(R::sleep(STUCK)), pin!(stop.wait())).await;
+        let now = handle.progress();
+        if before.0 > 0 && now.0 > 0 && now.1 == before.1 {
+            break;
+        }
+        before = now;
+    }
+    handle.cut();
+}
 
 /// Follows raft until `stop`.
 pub(super) async fn watch<R: Runtime>(

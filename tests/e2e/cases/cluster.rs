@@ -30,16 +30,16 @@ const SMALL_LOG: [(&str, &str); 3] = [
     ("GEARBOX_META__MAX_LAG_ENTRIES", "200"),
 ];
 
-struct Cluster<'a> {
+pub(super) struct Cluster<'a> {
     column: &'a Column,
     folders: Vec<TempDir>,
     gates: Vec<Gate>,
-    nodes: Vec<Option<Broker>>,
+    pub(super) nodes: Vec<Option<Broker>>,
     environment: &'a [(&'a str, &'a str)],
 }
 
 impl<'a> Cluster<'a> {
-    fn start(column: &'a Column, environment: &'a [(&'a str, &'a str)]) -> Self {
+    pub(super) fn start(column: &'a Column, environment: &'a [(&'a str, &'a str)]) -> Self {
         let mut cluster = Self::empty(column, environment);
         for node in 0..3 {
             cluster.start_node(node);
@@ -89,13 +89,13 @@ impl<'a> Cluster<'a> {
         self.nodes[node] = Some(Broker::start_with(self.column, &options));
     }
 
-    fn kill(&mut self, node: usize) {
+    pub(super) fn kill(&mut self, node: usize) {
         if let Some(mut broker) = self.nodes[node].take() {
             broker.kill();
         }
     }
 
-    fn broker(&self, node: usize) -> &Broker {
+    pub(super) fn broker(&self, node: usize) -> &Broker {
         self.nodes[node].as_ref().expect("the node runs")
     }
 
@@ -104,7 +104,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The leader's place, once all running nodes know it.
-    fn leader(&self) -> usize {
+    pub(super) fn leader(&self) -> usize {
         until("a leader", || {
             let mut leaders = self.nodes.iter().flatten().map(|broker| leader_of(broker.admin));
             let first = leaders.next()??;

@@ -11,6 +11,7 @@ mod metrics;
 mod mosquitto;
 mod paho;
 mod rumqtt;
+mod stopping;
 mod sys;
 
 use crate::Case;
@@ -24,6 +25,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         durable::CASES,
         hostile::CASES,
         lifecycle::CASES,
+        stopping::CASES,
         rumqtt::CASES,
         mosquitto::CASES,
         paho::CASES,

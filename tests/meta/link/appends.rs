@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::poll_immediate;
 use futures_util::{StreamExt, stream};
 use meta::link::network::{Links, MAX_APPENDS};
 use meta::raft::entry::{LeaderId, LogId, Vote};
@@ -20,6 +21,7 @@ in_each_column!(
     streams_keep_the_order,
     a_conflict_ends_the_stream,
     a_lost_connection_ends_the_stream,
+    a_heartbeat_waits_for_nobody,
     addresses_may_change,
 );
 
@@ -85,6 +87,15 @@ fn a_conflict_ends_the_stream<R: Runtime>(options: &RunOptions) {
         assert_eq!(answer.expect_err("conflict"), StreamAppendError::Conflict(at(39)));
         assert!(answers.next().await.is_none());
         drop(answers);
+        // The next stream is taken, whatever is left of that one.
+        let requests = stream::iter(1..=30).map(request::<R>);
+        let mut answers =
+            network.stream_append(Box::pin(requests), option()).await.expect("a stream");
+        for index in 1..=30 {
+            let answer = answers.next().await.expect("an answer");
+            assert_eq!(answer.expect("reached").expect("appended"), Some(at(index)));
+        }
+        drop(answers);
         // A request before the first entry cannot conflict: whoever says so is not believed.
         let first = AppendEntriesRequest { prev_log_id: None, ..request::<R>(50) };
         let first = Box::pin(stream::iter([first]));
@@ -128,6 +139,36 @@ fn a_lost_connection_ends_the_stream<R: Runtime>(options: &RunOptions) {
         let error = network.vote(vote, option()).await.expect_err("gone");
         assert!(matches!(error, RPCError::Unreachable(_) | RPCError::Network(_)), "{error}");
         links.close().await;
+    });
+}
+
+/// A disk that takes its time holds back those that append, and no sign of life.
+fn a_heartbeat_waits_for_nobody<R: Runtime>(options: &RunOptions) {
+    run::<R, _, _>(options, || async {
+        let service = Answers::default();
+        let node = Node::<R>::start(settings(ANSWERING), service.clone());
+        let mut links = Links::<R>::new(settings(ASKING));
+        let peer = Peer { address: node.address.to_string() };
+        let mut network = links.new_client(ANSWERING, &peer).await;
+        let mut beating = links.new_client(ANSWERING, &peer).await;
+        service.lock().together = usize::MAX;
+        let requests = stream::iter(1..=10).map(request::<R>).chain(stream::pending());
+        let mut appends =
+            network.stream_append(Box::pin(requests), option()).await.expect("a stream");
+        assert!(poll_immediate(appends.next()).await.is_none());
+        let alone = Box::pin(stream::iter([AppendEntriesRequest {
+            entries: Vec::new(),
+            ..request::<R>(1)
+        }]));
+        let mut beats = beating.stream_append(alone, option()).await.expect("a stream");
+        let answer = beats.next().await.expect("an answer").expect("reached");
+        assert_eq!(answer.expect("not in conflict"), Some(at(0)));
+        assert!(beats.next().await.is_none());
+        assert_eq!(service.lock().alone, [0]);
+        assert!(poll_immediate(appends.next()).await.is_none(), "nothing is answered yet");
+        drop((beats, appends));
+        links.close().await;
+        node.kill().await;
     });
 }
 

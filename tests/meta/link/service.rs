@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::StreamExt;
 use meta::command::Command;
 use meta::link::message::{Offer, Proposed, Redirect, Resume};
-use meta::link::service::Service;
+use meta::link::network::MAX_APPENDS;
+use meta::link::service::{AppendAnswers, Appends, Service};
 use meta::raft::types::TypeConfig;
 use meta::record::NodeId;
 use meta::state::export::Importer;
@@ -28,6 +30,8 @@ pub struct State {
     waiting: Vec<oneshot::Sender<()>>,
     /// Indexes of the first entries of requests to append, as they came.
     pub appended: Vec<u64>,
+    /// The same of those that came alone.
+    pub alone: Vec<u64>,
     /// Requests to append from this index on conflict.
     pub conflict_from: Option<u64>,
     /// The snapshot that is being taken.
@@ -41,6 +45,13 @@ pub struct State {
 impl Answers {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge<R: Runtime>(&self, first: u64) -> AppendEntriesResponse<TypeConfig<R>> {
+        match self.lock().conflict_from {
+            Some(from) if first >= from => AppendEntriesResponse::Conflict,
+            _ => AppendEntriesResponse::Success,
+        }
     }
 
     async fn wait_for_others(&self) {
@@ -73,18 +84,43 @@ pub fn endless() -> Vec<Command> {
 }
 
 impl<R: Runtime> Service<R> for Answers {
+    /// Taken one after the other, now and then after a rest, and answered together.
+    fn append_all(&self, requests: Appends<R>) -> AppendAnswers<R> {
+        let (taking, answering) = (self.clone(), self.clone());
+        let taken = requests.then(move |request| {
+            let taking = taking.clone();
+            async move {
+                let first = request.entries.first().map_or(0, |entry| entry.log_id.index);
+                if first % 3 == 0 {
+                    R::yield_now().await;
+                }
+                taking.lock().appended.push(first);
+                first
+            }
+        });
+        let answers = taken.map(move |first| {
+            let answering = answering.clone();
+            async move {
+                answering.wait_for_others().await;
+                Ok(answering.judge::<R>(first))
+            }
+        });
+        // As raft does, it ends behind the first that cannot be appended.
+        let until_conflict = |ended: &mut bool, answer: Result<_, String>| {
+            let go_on = !*ended;
+            *ended = matches!(answer, Ok(AppendEntriesResponse::Conflict));
+            std::future::ready(go_on.then_some(answer))
+        };
+        Box::pin(answers.buffered(MAX_APPENDS).scan(false, until_conflict))
+    }
+
     async fn append(
         &self,
         request: AppendEntriesRequest<TypeConfig<R>>,
     ) -> Result<AppendEntriesResponse<TypeConfig<R>>, String> {
         let first = request.entries.first().map_or(0, |entry| entry.log_id.index);
-        self.lock().appended.push(first);
-        self.wait_for_others().await;
-        let conflict_from = self.lock().conflict_from;
-        Ok(match conflict_from {
-            Some(from) if first >= from => AppendEntriesResponse::Conflict,
-            _ => AppendEntriesResponse::Success,
-        })
+        self.lock().alone.push(first);
+        Ok(self.judge::<R>(first))
     }
 
     async fn vote(

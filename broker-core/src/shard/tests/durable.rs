@@ -13,7 +13,7 @@ use super::*;
 use crate::shard::Commit;
 use crate::shard::stored::client_key;
 
-const WALL_MS: u64 = 1_000_000;
+pub(super) const WALL_MS: u64 = 1_000_000;
 
 fn durable_bench() -> Bench {
     let mut bench = Bench::new();
@@ -23,13 +23,21 @@ fn durable_bench() -> Bench {
 }
 
 /// Sends a packet that has to be committed.
-fn owe(bench: &mut Bench, client: Client, packet: &Packet<'_>) -> (Box<Commit>, Vec<Command>) {
+pub(super) fn owe(
+    bench: &mut Bench,
+    client: Client,
+    packet: &Packet<'_>,
+) -> (Box<Commit>, Vec<Command>) {
     let mut bytes = Vec::new();
     encode(packet, client.version, &mut bytes);
     owe_bytes(bench, client, &bytes)
 }
 
-fn owe_bytes(bench: &mut Bench, client: Client, bytes: &[u8]) -> (Box<Commit>, Vec<Command>) {
+pub(super) fn owe_bytes(
+    bench: &mut Bench,
+    client: Client,
+    bytes: &[u8],
+) -> (Box<Commit>, Vec<Command>) {
     match bench.send_bytes(client, bytes) {
         Next::Commit(mut commit) => {
             bench.run();
@@ -40,7 +48,7 @@ fn owe_bytes(bench: &mut Bench, client: Client, bytes: &[u8]) -> (Box<Commit>, V
     }
 }
 
-fn answer(
+pub(super) fn answer(
     bench: &mut Bench,
     client: Client,
     commit: Commit,
@@ -52,7 +60,7 @@ fn answer(
     next
 }
 
-fn open(bench: &mut Bench, version: Version) -> Client {
+pub(super) fn open(bench: &mut Bench, version: Version) -> Client {
     let key = bench.shards[0].open(bench.now_ms).expect("room for a connection");
     Client { shard: 0, key, version }
 }
@@ -75,7 +83,7 @@ fn connect_durably(bench: &mut Bench, version: Version, epoch: u64, present: boo
     client
 }
 
-fn subscribe_packet(version: Version, filter: &str) -> Vec<u8> {
+pub(super) fn subscribe_packet(version: Version, filter: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     subscribe_bytes(&mut bytes, version, Properties::EMPTY, filter, qos(QoS::AtLeastOnce));
     bytes
@@ -336,26 +344,6 @@ fn a_session_that_is_over_is_not_resumed_before_its_end_is_applied() {
         assert_eq!(open.clean_start, clean_start);
         let _ = bench.shards[0].take_posted(10);
     }
-}
-
-#[test]
-fn a_connection_whose_successor_is_gone_is_over() {
-    let mut bench = durable_bench();
-    let old = connect_durably(&mut bench, Version::V5, 5, false);
-    let new = open(&mut bench, Version::V5);
-    let mut properties = PropertyBuf::new();
-    properties.session_expiry_interval_s(3600);
-    let properties = properties.as_properties();
-    let connect = Connect { properties, ..request(Version::V5, "c", false) };
-    let (commit, _) = owe(&mut bench, new, &Packet::Connect(connect));
-    bench.pass_ms(60_000); // the connect timeout
-    answer(&mut bench, new, *commit, Ok(vec![Reply::Session { epoch: 6, present: true }]));
-    assert!(matches!(bench.next(old), Packet::Disconnect(_)));
-    let posted = bench.shards[0].take_posted(10);
-    assert!(
-        matches!(&posted[..], [Command::CloseSession(close)] if close.epoch == 6),
-        "{posted:?}"
-    );
 }
 
 #[test]

@@ -9,7 +9,10 @@ mod faults_wire;
 mod lifecycle;
 mod limits;
 mod model;
+mod stored;
 mod sys;
+mod unanswered;
+mod wills;
 
 use std::collections::HashMap;
 use std::sync::Arc;
