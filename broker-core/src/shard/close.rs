@@ -154,6 +154,7 @@ impl Shard {
         debug_assert!(entry.conn.is_none(), "detached before it ends");
         let will = entry.will.take();
         self.post_end(key);
+        self.set_generation(key, 0);
         let entry = &mut self.sessions[key.0 as usize];
         let subscriptions = std::mem::take(&mut entry.session.subscriptions);
         for subscription in subscriptions.iter() {
@@ -171,7 +172,7 @@ impl Shard {
         }
         self.sessions.remove(key.0 as usize);
         self.stats.sessions.sub(1);
-        self.hand_on(owed, now_ms);
+        self.hand_on(owed, 0, now_ms);
         if let Some(will) = will {
             self.publish_will(&will, now_ms);
         }
@@ -198,6 +199,7 @@ impl Shard {
             self.stats.retained_bytes.set(bytes as u64);
             self.post_sweep(swept, now_ms);
         }
+        self.record_sent();
         self.publish_sys(now_ms);
         self.settle(now_ms); // mail that did not fit earlier, and wills
     }

@@ -84,11 +84,11 @@ pub(super) fn admit(
         shard.owe_connect(key, request, raw, assigned, accepted, auth_data, now_ms);
         return;
     }
-    let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, 0, now_ms);
+    let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, (0, 0), now_ms);
 }
 
-/// Gives a client its session, and tells it so. `epoch` is the session's in the metadata, 0 for one
-/// that does not outlive the process.
+/// Gives a client its session, and tells it so. `epoch` and `generation` are the session's in the
+/// metadata, 0 for one that does not outlive the process.
 #[allow(clippy::too_many_arguments, reason = "all of them are the CONNECT's")]
 pub(super) fn let_in(
     shard: &mut Shard,
@@ -97,7 +97,7 @@ pub(super) fn let_in(
     assigned: Option<&str>,
     accepted: &Accepted,
     auth_data: Option<&[u8]>,
-    epoch: u64,
+    (epoch, generation): (u64, u64),
     now_ms: u64,
 ) {
     let client_id = assigned.unwrap_or(request.client_id);
@@ -105,6 +105,7 @@ pub(super) fn let_in(
     if epoch == 0 {
         shard.post_end(session); // it was durable, and is not any more
     }
+    shard.set_generation(session, generation);
     let entry = &mut shard.sessions[session.0 as usize];
     entry.epoch = epoch;
     entry.conn = Some(key);
@@ -142,6 +143,7 @@ pub(super) fn let_in(
     shard.answer(key, &Packet::ConnAck(connack), now_ms);
     if present {
         shard.pump(session, now_ms);
+        shard.hold_until_stored(session);
     }
 }
 
@@ -249,6 +251,9 @@ impl Shard {
         let entry = Entry {
             number,
             epoch: 0,
+            generation: 0,
+            unsettled: None,
+            sent_listed: false,
             session: Session::new(client_id, expiry_interval_s),
             conn: None,
             will: None,

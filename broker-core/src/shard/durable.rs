@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use super::close::Parting;
 use super::commit::{Commit, Opening, Owed};
 use super::conn::Phase;
+use super::owed::{Afterwards, Wait};
 use super::publish::Retaining;
 use super::stored::{client_key, retain_command, stored_will};
 use super::{ConnKey, Received, SessionKey, Shard, connect, packets};
@@ -40,7 +41,7 @@ pub(super) struct Durability {
     /// Posted commands were taken, and no more asked for yet: they may not be applied.
     recording: bool,
     /// What the connection at hand waits for.
-    commit: Option<Box<Commit>>,
+    pub(super) commit: Option<Box<Commit>>,
 }
 
 impl Shard {
@@ -62,6 +63,7 @@ impl Shard {
         if let Some(durability) = self.durability.as_mut() {
             durability.wall_offset_ms = wall_ms.saturating_sub(now_ms);
         }
+        self.set_recorded_wall_clock(wall_ms.saturating_sub(now_ms));
     }
 
     /// Up to `max` posted commands, in order. Those that were taken before have been answered.
@@ -95,8 +97,8 @@ impl Shard {
             Ok(Answer { replies, .. }) if replies.len() == asked => {
                 let mut replies = replies.into_iter();
                 for owed in commit.owed {
-                    if let Owed::Ack { kind, id, reason } = owed {
-                        self.acknowledge_open(key, kind, id, reason);
+                    if let Owed::Ack { kind, id, reason, wait, then } = owed {
+                        self.acknowledge_open(key, kind, id, reason, wait, then);
                         continue;
                     }
                     match replies.next() {
@@ -206,26 +208,13 @@ impl Shard {
         session: SessionKey,
         draft: &Draft<'_>,
         ack: Option<(AckKind, PacketId)>,
+        dup: bool,
     ) {
         let Some(durability) = self.durability.as_ref() else { return };
         let command = retain_command(draft, durability.wall_offset_ms);
         let message = Arc::new(Message::keep(draft));
         let bytes = message.size_bytes();
-        self.owe(command, Owed::Publish { message, session, ack }, bytes);
-    }
-
-    /// Acknowledges a publish now, or behind those that are owed.
-    pub(super) fn acknowledge_in_turn(
-        &mut self,
-        key: ConnKey,
-        kind: AckKind,
-        id: PacketId,
-        reason: ReasonCode,
-    ) {
-        match self.durability.as_mut().and_then(|durability| durability.commit.as_mut()) {
-            Some(commit) => commit.owe_ack(kind, id, reason),
-            None => self.acknowledge(key, kind, id, reason),
-        }
+        self.owe(command, Owed::Publish { message, session, ack, dup }, bytes);
     }
 
     /// Retained messages have expired.
@@ -283,8 +272,8 @@ impl Shard {
     fn keep_promise(&mut self, key: ConnKey, owed: Owed, reply: &Reply, now_ms: u64) {
         match owed {
             Owed::Connect(opening) => {
-                let Reply::Session { epoch, present } = *reply else { return };
-                self.opened(key, &opening, epoch, present, now_ms);
+                let Reply::Session { epoch, generation, present } = *reply else { return };
+                self.opened(key, &opening, epoch, generation, present, now_ms);
             }
             Owed::SubAck { packet_id, codes, .. } => {
                 self.answer_subscribe(key, packet_id, &codes, now_ms);
@@ -293,12 +282,14 @@ impl Shard {
                 self.answer_unsubscribe(key, packet_id, &codes, now_ms);
             }
             Owed::Ack { .. } => {}
-            Owed::Publish { message, ack, .. } => {
-                let any = self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
+            Owed::Publish { message, session, ack, dup } => {
+                let (draft, elsewhere) = (message.draft(), Retaining::Elsewhere);
+                let exchange = ack.map(|(_, id)| (session, id, dup));
+                let (any, wait, then) = self.publish_for(key, exchange, &draft, elsewhere, now_ms);
                 let reason =
                     if any { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
                 if let Some((kind, id)) = ack {
-                    self.acknowledge_open(key, kind, id, reason);
+                    self.acknowledge_open(key, kind, id, reason, wait, then);
                 }
             }
         }
@@ -337,20 +328,20 @@ impl Shard {
                 self.expel(key, &busy, now_ms);
             }
             // What is refused anyway is; what was to succeed is sent again.
-            Owed::Ack { kind, id, reason } if reason.is_error() => {
-                self.acknowledge_open(key, kind, id, reason);
+            Owed::Ack { kind, id, reason, .. } if reason.is_error() => {
+                self.acknowledge_open(key, kind, id, reason, Wait::default(), Afterwards::Nothing);
             }
             Owed::Ack { .. } => {}
             Owed::Publish { message, ack: None, .. } => {
                 self.stats.dropped_retained.add(1);
                 self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
             }
-            Owed::Publish { message, session, ack: Some((kind, id)) } => {
+            Owed::Publish { message, session, ack: Some((kind, id)), .. } => {
                 // Also when the connection is gone: what its client sends again is not a duplicate.
                 let origin = message.draft().origin;
                 let released = kind == AckKind::PubRec
                     && self.sessions.get_mut(session.0 as usize).is_some_and(|entry| {
-                        entry.number == origin && entry.session.incoming.release(id)
+                        entry.number == origin && entry.session.incoming.release(id).is_some()
                     });
                 let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
                     return;
@@ -358,7 +349,8 @@ impl Shard {
                 conn.open_qos2 = conn.open_qos2.saturating_sub(released.into());
                 let version = conn.version;
                 if version == Version::V5 {
-                    self.acknowledge_open(key, kind, id, ReasonCode::QuotaExceeded);
+                    let (over, then) = (Wait::default(), Afterwards::Nothing);
+                    self.acknowledge_open(key, kind, id, ReasonCode::QuotaExceeded, over, then);
                 } else {
                     self.expel(key, &busy, now_ms); // the client sends it again
                 }
@@ -367,7 +359,15 @@ impl Shard {
     }
 
     /// The session of a CONNECT is open in the metadata.
-    fn opened(&mut self, key: ConnKey, opening: &Opening, epoch: u64, present: bool, now_ms: u64) {
+    fn opened(
+        &mut self,
+        key: ConnKey,
+        opening: &Opening,
+        epoch: u64,
+        generation: u64,
+        present: bool,
+        now_ms: u64,
+    ) {
         // All succeeded before, on the same bytes.
         let Ok(Packet::Connect(request)) = decode_from_client(&opening.connect, Version::V5) else {
             return;
@@ -380,7 +380,8 @@ impl Shard {
         let overtaken = known.is_some_and(|at| self.sessions[at.0 as usize].epoch > epoch);
         if !waits || overtaken {
             if !overtaken {
-                self.abandon(client_id, epoch, &request, &accepted, now_ms);
+                let names = (epoch, generation);
+                self.abandon(client_id, names, &request, &accepted, now_ms);
             }
             self.close(key, now_ms);
             return;
@@ -398,14 +399,15 @@ impl Shard {
         }
         let auth_data = opening.auth_data.as_deref();
         let assigned = opening.assigned.as_deref();
-        connect::let_in(self, key, &request, assigned, &accepted, auth_data, epoch, now_ms);
+        let names = (epoch, generation);
+        connect::let_in(self, key, &request, assigned, &accepted, auth_data, names, now_ms);
     }
 
     /// The connection ended before its session was open: the session lost its connection at once.
     fn abandon(
         &mut self,
         client_id: &str,
-        epoch: u64,
+        (epoch, generation): (u64, u64),
         request: &Connect<'_>,
         accepted: &Accepted,
         now_ms: u64,
@@ -427,6 +429,7 @@ impl Shard {
             Some(known) => known,
             None => self.insert_session(client_id, accepted.session_expiry_s),
         };
+        self.set_generation(key, generation);
         let entry = &mut self.sessions[key.0 as usize];
         entry.epoch = epoch;
         entry.session.expiry_interval_s = accepted.session_expiry_s;
@@ -434,12 +437,6 @@ impl Shard {
             .then(|| now_ms + u64::from(accepted.session_expiry_s) * 1000);
         self.post_close(key);
         self.arm_session(key);
-    }
-
-    fn acknowledge_open(&mut self, key: ConnKey, kind: AckKind, id: PacketId, reason: ReasonCode) {
-        if self.conn(key).is_some_and(|conn| conn.phase == Phase::Open) {
-            self.acknowledge(key, kind, id, reason);
-        }
     }
 
     /// Whether the client's session is over, and the metadata may not know it yet.

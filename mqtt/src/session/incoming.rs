@@ -38,11 +38,10 @@ impl Incoming {
         self.open.as_ref()?.get(&id).copied()
     }
 
-    /// Tells where the record of `id` lies. One that is not open is passed over.
-    pub fn set_place(&mut self, id: PacketId, place: Place) {
-        if let Some(known) = self.open.as_mut().and_then(|open| open.get_mut(&id)) {
-            *known = place;
-        }
+    /// Tells where the record of `id` lies; gives the place that it had. `None` when `id` is not open.
+    pub fn set_place(&mut self, id: PacketId, place: Place) -> Option<Place> {
+        let known = self.open.as_mut()?.get_mut(&id)?;
+        Some(std::mem::replace(known, place))
     }
 
     /// All records.
@@ -87,10 +86,10 @@ mod tests {
     fn records_stay_with_their_identifiers() {
         let (id, place) = (PacketId::MIN, Place::at(7));
         let mut incoming = Incoming::default();
-        incoming.set_place(id, place);
+        assert_eq!(incoming.set_place(id, place), None);
         assert_eq!(incoming.place(id), None);
         incoming.take(id);
-        incoming.set_place(id, place);
+        assert_eq!(incoming.set_place(id, place), Some(Place::NONE));
         assert!(!incoming.take(id), "taken again, the record stays");
         assert!(incoming.places().eq([place]));
         incoming.clear_places();

@@ -61,22 +61,25 @@ impl Outgoing {
         self.inflight.last_order()
     }
 
-    /// Tells where the record of a message, or of its PUBREC, lies. One that is gone is passed over.
-    pub fn set_place(&mut self, seq: u64, place: Place) {
+    /// Tells where the record of a message lies or, when it was `received`, that of its PUBREC; gives
+    /// the place of the record that it replaces. `None` when there is nothing to be told any more.
+    pub fn set_place(&mut self, seq: u64, received: bool, place: Place) -> Option<Place> {
         if let Some(entry) = self.inflight.get_mut(id_of(seq))
             && entry.order == seq
         {
-            entry.place = place;
+            if entry.publish.is_none() != received || !entry.place.is_recorded() {
+                return None;
+            }
             if let Some(queued) = entry.publish.as_mut() {
                 queued.place = place;
             }
-            return;
+            return Some(std::mem::replace(&mut entry.place, place));
         }
         // The queue is in the order of numbers.
         let at = self.queue.partition_point(|queued| queued.seq < seq);
-        if let Some(queued) = self.queue.get_mut(at).filter(|queued| queued.seq == seq) {
-            queued.place = place;
-        }
+        let queued = self.queue.get_mut(at)?;
+        let told = queued.seq == seq && queued.place.is_recorded() && !received;
+        told.then(|| std::mem::replace(&mut queued.place, place))
     }
 
     /// The records of everything that is owed to the client.

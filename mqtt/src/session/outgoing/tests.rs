@@ -21,13 +21,22 @@ fn queued(payload: &str, qos: QoS) -> Queued {
 
 fn next(outgoing: &mut Outgoing, window: u16) -> Option<(u16, bool, String)> {
     let mut expired = 0;
-    Some(match outgoing.next_step(window, &BOUNDS, Place::PENDING, 0, &mut expired, &mut Vec::new())? {
-        Step::Publish { id, dup, queued } => {
-            let draft = queued.message.draft();
-            (id.get(), dup, String::from_utf8_lossy(draft.payload).into_owned())
-        }
-        Step::Release(id) => (id.get(), true, "PUBREL".into()),
-    })
+    Some(
+        match outgoing.next_step(
+            window,
+            &BOUNDS,
+            Place::PENDING,
+            0,
+            &mut expired,
+            &mut Vec::new(),
+        )? {
+            Step::Publish { id, dup, queued } => {
+                let draft = queued.message.draft();
+                (id.get(), dup, String::from_utf8_lossy(draft.payload).into_owned())
+            }
+            Step::Release(id) => (id.get(), true, "PUBREL".into()),
+        },
+    )
 }
 
 fn id(n: u16) -> PacketId {
@@ -40,7 +49,10 @@ fn the_window_holds_back_and_acknowledgements_open_it() {
     for payload in ["a", "b", "c"] {
         out.enqueue(queued(payload, QoS::AtLeastOnce), &BOUNDS, &mut Vec::new()).unwrap();
     }
-    assert_eq!(out.enqueue(queued("d", QoS::AtLeastOnce), &BOUNDS, &mut Vec::new()), Err(Rejected { dropped: 1 }));
+    assert_eq!(
+        out.enqueue(queued("d", QoS::AtLeastOnce), &BOUNDS, &mut Vec::new()),
+        Err(Rejected { dropped: 1 })
+    );
     assert_eq!(next(&mut out, 2), Some((1, false, "a".into())));
     assert_eq!(next(&mut out, 2), Some((2, false, "b".into())));
     assert_eq!(next(&mut out, 2), None);
@@ -57,7 +69,10 @@ fn drop_old_makes_room() {
     for payload in ["a", "b", "c"] {
         out.enqueue(queued(payload, QoS::AtLeastOnce), &bounds, &mut Vec::new()).unwrap();
     }
-    assert_eq!(out.enqueue(queued("d", QoS::AtLeastOnce), &bounds, &mut Vec::new()), Err(Rejected { dropped: 1 }));
+    assert_eq!(
+        out.enqueue(queued("d", QoS::AtLeastOnce), &bounds, &mut Vec::new()),
+        Err(Rejected { dropped: 1 })
+    );
     assert_eq!(next(&mut out, 9), Some((1, false, "b".into())));
 }
 
@@ -119,7 +134,10 @@ fn expired_messages_leave_the_queue_but_not_an_exchange() {
     out.enqueue(dying, &BOUNDS, &mut Vec::new()).unwrap();
     out.resume();
     let (mut expired, none) = (0, &mut Vec::new());
-    assert!(matches!(out.next_step(9, &BOUNDS, Place::PENDING, 50, &mut expired, none), Some(Step::Release(_))));
+    assert!(matches!(
+        out.next_step(9, &BOUNDS, Place::PENDING, 50, &mut expired, none),
+        Some(Step::Release(_))
+    ));
     assert!(out.next_step(9, &BOUNDS, Place::PENDING, 50, &mut expired, none).is_none());
     assert_eq!(expired, 1);
 }

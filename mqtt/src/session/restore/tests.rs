@@ -59,7 +59,7 @@ fn the_identifier_follows_from_the_number() {
 #[test]
 fn an_identifier_under_way_holds_back_its_next_number() {
     let mut outgoing = numbered(7);
-    let mut send = |outgoing: &mut Outgoing, seq| {
+    let send = |outgoing: &mut Outgoing, seq| {
         outgoing.enqueue(queued(seq, QoS::AtLeastOnce), &BOUNDS, &mut Vec::new()).unwrap();
     };
     send(&mut outgoing, 7);
@@ -84,7 +84,7 @@ fn qos_2_and_what_is_behind_it_wait_for_the_record() {
     let stored = Place::at(100);
     assert_eq!(step(&mut outgoing, stored), Some((2, Some(false), 1)), "QoS 1 does not wait");
     assert_eq!(step(&mut outgoing, stored), None);
-    outgoing.set_place(2, Place::at(100));
+    assert_eq!(outgoing.set_place(2, false, Place::at(100)), Some(Place::PENDING));
     assert_eq!(step(&mut outgoing, stored), None);
     let stored = Place::at(101);
     assert_eq!(step(&mut outgoing, stored), Some((3, Some(false), 2)));
@@ -97,7 +97,8 @@ fn qos_2_and_what_is_behind_it_wait_for_the_record() {
     outgoing.resume();
     assert_eq!(step(&mut outgoing, stored), Some((2, Some(true), 1)));
     assert_eq!(step(&mut outgoing, stored), None);
-    outgoing.set_place(2, Place::at(200));
+    assert_eq!(outgoing.set_place(2, false, Place::at(150)), None, "it was received");
+    assert_eq!(outgoing.set_place(2, true, Place::at(200)), Some(Place::PENDING));
     assert_eq!(step(&mut outgoing, Place::at(201)), Some((3, None, 0)));
 }
 
@@ -168,16 +169,16 @@ impl World {
             match step {
                 Progress::Done { seq, .. } => assert!(self.records.remove(&seq).is_some()),
                 Progress::Received { seq, .. } => {
-                    self.place(seq);
+                    self.place(seq, true);
                     self.records.get_mut(&seq).expect("recorded").1 = true;
                 }
             }
         }
     }
 
-    fn place(&mut self, seq: u64) {
+    fn place(&mut self, seq: u64, received: bool) {
         self.next_place += 1;
-        self.outgoing.set_place(seq, Place::at(self.next_place));
+        self.outgoing.set_place(seq, received, Place::at(self.next_place));
     }
 
     fn enqueue(&mut self, exactly_once: bool) {
@@ -187,7 +188,7 @@ impl World {
         let _ = self.outgoing.enqueue(queued(seq, qos), &BOUNDS, &mut progress);
         self.records.insert(seq, (exactly_once, false));
         self.settle(progress);
-        self.place(seq);
+        self.place(seq, false);
     }
 
     fn send(&mut self) {
