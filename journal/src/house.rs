@@ -97,7 +97,10 @@ impl<'a, R: Runtime> House<'a, R> {
         let id = self.take_id();
         let go_on = || !stop.is_triggered() && !self.inner.with(|gather| gather.has_ended());
         match make_spare::<R>(dir, id, *segment_bytes, go_on).await {
-            Ok(Some(())) => self.add(id),
+            Ok(Some(())) => {
+                self.full_at = None;
+                self.add(id);
+            }
             Ok(None) => {}
             Err(error) if is_full(&error) => {
                 if self.full_at.is_none() {

@@ -99,6 +99,9 @@ pub(crate) async fn walk<R: Runtime>(
             let missing = log_path(dir, numbers[index - 1] + 1);
             return Ok(Err(end.damage(missing, 0, "the segment is missing".into())));
         }
+        if index <= start {
+            end = End { segment: number, offset: 0, ..end };
+        }
         let mut scan = match Scan::<R>::open(dir, number).await {
             Ok(scan)
                 if *segment_bytes.get_or_insert(scan.header.segment_bytes)
@@ -116,12 +119,12 @@ pub(crate) async fn walk<R: Runtime>(
             Err(error) => return Err(error),
         };
         if index < start {
-            end = End { segment: number, offset: scan.header.segment_bytes, ..end };
+            end.offset = scan.header.segment_bytes;
             continue;
         }
         let mut at = SEGMENT_HEADER_BYTES;
         if index == start {
-            end = End { segment: number, offset: at, ..end };
+            end.offset = at;
         }
         while !ended && let Some(found) = scan.frame(at).await? {
             if end.sequence.is_some_and(|last| found.header.sequence != last + 1) {
