@@ -265,6 +265,7 @@ impl Recording {
             mark.targets = open.targets.len();
             encode_target(to, delivery, &mut open.targets);
             open.count += 1;
+            self.activity += 1;
         }
         mark
     }
@@ -296,7 +297,6 @@ impl Recording {
             for tell in unit.tell.iter_mut().rev().take_while(|tell| tell.at.is_none()) {
                 tell.at = Some(at);
             }
-            self.activity += 1;
         }
         targets.clear();
         self.spare_targets = targets;
