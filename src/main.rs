@@ -2,6 +2,7 @@
 //! address on the selected runtime.
 
 mod backend;
+mod beside;
 mod cli;
 mod config;
 mod ctl;

@@ -1,22 +1,26 @@
 //! `gearbox serve`: everything that must be true before the first client is accepted, then one
 //! broker shard per core, with the admin address beside the first.
 
+use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker_core::{Access, Node};
+use meta::Server;
 use rt_abstract::{
-    Address, Core, Pinning, Probe, RunOptions, Runtime, Scheduler, Shutdown, bound_address,
-    remove_socket_file,
+    Address, Core, MaybeSend, Pinning, Probe, RunOptions, Runtime, Scheduler, Shutdown,
+    bound_address, remove_socket_file,
 };
 use tracing::{info, warn};
 
 use crate::backend::{self, Backend, Visit};
+use crate::beside::Beside;
 use crate::cli::ServeArgs;
-use crate::config::{self, BackendChoice, Settings};
+use crate::config::{self, BackendChoice, Settings, TaskPlace};
 use crate::{data_dir, environment, log, metadata, print, process, signals, users_file};
 
 /// Runs the broker until it is told to end.
@@ -85,10 +89,21 @@ impl Visit for Run {
         };
         let ready_line = ready_line(&info, options.cores, &node, admin.as_ref());
         let admin_address = admin.as_ref().map(|(_, address)| address.clone());
-        let raft = metadata::RaftTask::new(server, settings.meta.raft, &options);
-        let raft_thread = raft.start_thread::<R>(node.shutdown().clone())?;
+        let raft = Beside::new("metadata", settings.meta.raft, &options);
+        let journal = Beside::new("journal", settings.journal.writer, &options);
+        let server = Mutex::new(server);
+        let kept = settings.meta.raft == TaskPlace::Shared;
+        let taken = if kept { None } else { take(&server) };
+        let raft_thread = taken
+            .map(|server| raft.start_thread::<R, _>(node.shutdown().clone(), run_raft::<R>(server)))
+            .transpose()?
+            .flatten();
+        let journal_thread =
+            journal.start_thread::<R, _>(node.shutdown().clone(), run_journal::<R>(&node))?;
         let assembly = Arc::new(Assembly {
             raft,
+            server,
+            journal,
             node,
             info,
             ready_line,
@@ -100,10 +115,10 @@ impl Visit for Run {
         let shards = assembly.clone();
         let results = R::run_cores(&options, move |core| shard::<R>(shards.clone(), core))
             .map_err(|error| format!("cannot run on {}: {error}", R::NAME));
-        assembly.raft.stop();
-        if let Some(thread) = raft_thread {
-            thread.join()?;
-        }
+        assembly.stop_tasks();
+        let ends =
+            [journal_thread, raft_thread].map(|thread| thread.map_or(Ok(()), |it| it.join()));
+        ends.into_iter().collect::<Result<(), _>>()?;
         let results = results?;
         if let Some(address) = admin_address {
             remove_socket_file(&address);
@@ -116,7 +131,10 @@ impl Visit for Run {
 
 /// What the shards share besides the node.
 struct Assembly {
-    raft: metadata::RaftTask,
+    raft: Beside,
+    /// The metadata's, until somebody runs it.
+    server: Mutex<Option<Server>>,
+    journal: Beside,
     node: Arc<Node>,
     info: admin::ServerInfo,
     ready_line: String,
@@ -127,6 +145,38 @@ struct Assembly {
     stop_admin: Shutdown,
 }
 
+impl Assembly {
+    /// Nobody records anything any more.
+    fn stop_tasks(&self) {
+        self.journal.stop();
+        self.raft.stop();
+    }
+}
+
+fn take(server: &Mutex<Option<Server>>) -> Option<Server> {
+    server.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+fn run_raft<R: Runtime>(
+    server: Server,
+) -> impl FnOnce(Shutdown) -> Pin<Box<dyn TaskFuture>> + Send + 'static {
+    move |stop| {
+        Box::pin(async move { server.run::<R>(stop).await.map_err(|error| error.to_string()) })
+    }
+}
+
+fn run_journal<R: Runtime>(
+    node: &Arc<Node>,
+) -> impl FnOnce(Shutdown) -> Pin<Box<dyn TaskFuture>> + Send + 'static {
+    let node = node.clone();
+    move |stop| Box::pin(broker_core::run_journal::<R>(node, stop))
+}
+
+/// What the node's tasks come to.
+trait TaskFuture: Future<Output = Result<(), String>> + MaybeSend {}
+
+impl<F: Future<Output = Result<(), String>> + MaybeSend> TaskFuture for F {}
+
 /// Ends the other shards when this one ends, also by an error or a panic.
 struct Running(Arc<Assembly>);
 
@@ -135,7 +185,7 @@ impl Drop for Running {
         self.0.node.shutdown().trigger();
         if self.0.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.stop_admin.trigger();
-            self.0.raft.stop();
+            self.0.stop_tasks();
         }
     }
 }
@@ -155,10 +205,15 @@ async fn shard<R: Runtime>(assembly: Arc<Assembly>, core: Core) -> Result<(), St
             assembly.stop_admin.clone(),
         )));
     }
-    let raft = match core.index {
-        0 => assembly.raft.start_task::<R>(assembly.node.shutdown().clone()),
-        _ => None,
-    };
+    let (mut raft, mut journal) = (None, None);
+    if core.index == 0 {
+        let node = &assembly.node;
+        raft = take(&assembly.server).and_then(|server| {
+            assembly.raft.start_task::<R, _>(node.shutdown().clone(), run_raft::<R>(server))
+        });
+        let writer = run_journal::<R>(node);
+        journal = assembly.journal.start_task::<R, _>(node.shutdown().clone(), writer);
+    }
     let ready = assembly.clone();
     let result = broker_core::serve::<R>(assembly.node.clone(), core, move || {
         if ready.starting.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -167,6 +222,9 @@ async fn shard<R: Runtime>(assembly: Arc<Assembly>, core: Core) -> Result<(), St
     })
     .await;
     drop(running);
+    if let Some(journal) = journal {
+        journal.await.map_err(|panicked| format!("the journal failed: {panicked}"))??;
+    }
     if let Some(raft) = raft {
         raft.await.map_err(|panicked| format!("the metadata failed: {panicked}"))??;
     }

@@ -14,6 +14,32 @@ pub struct Config {
     pub auth: AuthConfig,
     /// Seconds between two looks at what changed below `$SYS/`; 0 publishes nothing there.
     pub sys_interval_s: u32,
+    /// What an acknowledgement of a message promises.
+    pub durability: DurabilityConfig,
+    /// Where messages of durable sessions are kept; without it they are in memory alone.
+    pub journal: Option<journal::Options>,
+}
+
+/// What the acknowledgement of a QoS 1 or 2 message promises that is queued to durable sessions.
+/// Without a journal it is [`Level::None`] whatever is set here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DurabilityConfig {
+    /// Where neither a listener nor a topic says another.
+    pub level: Level,
+    /// For topics that a filter matches, whatever the listener says: the first filter decides.
+    pub topics: Vec<(String, Level)>,
+}
+
+/// See [`DurabilityConfig`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing: the message is in memory.
+    None,
+    /// It was given to the operating system, and is there when the process is killed.
+    Os,
+    /// It is on the disk, and is there after a loss of power.
+    #[default]
+    Disk,
 }
 
 /// One MQTT listener.
@@ -24,6 +50,8 @@ pub struct ListenerConfig {
     /// Length of the kernel's accept queue; a storm of connects beyond it waits for a SYN
     /// retransmission of one second.
     pub backlog: i32,
+    /// What is promised to its clients; `None` for what [`DurabilityConfig::level`] says.
+    pub level: Option<Level>,
 }
 
 /// Who may connect.
@@ -135,7 +163,7 @@ pub enum SharedStrategy {
 
 impl Default for ListenerConfig {
     fn default() -> Self {
-        Self { address: Address::Tcp(([127, 0, 0, 1], 1883).into()), backlog: 4096 }
+        Self { address: Address::Tcp(([127, 0, 0, 1], 1883).into()), backlog: 4096, level: None }
     }
 }
 
@@ -146,6 +174,8 @@ impl Default for Config {
             limits: Limits::default(),
             auth: AuthConfig::default(),
             sys_interval_s: 10,
+            durability: DurabilityConfig::default(),
+            journal: None,
         }
     }
 }

@@ -6,6 +6,7 @@
 mod access;
 pub mod config;
 mod elsewhere;
+mod messages;
 mod net;
 mod node;
 mod retained;
@@ -14,7 +15,8 @@ pub mod stats;
 
 pub use access::Access;
 pub use config::Config;
-pub use net::{follow_metadata, serve};
+pub use messages::{Messages, Replay};
+pub use net::{follow_metadata, run_journal, serve};
 pub use node::{MAX_SHARDS, Node};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use meta::Handle;
 use meta::steps::Steps;
@@ -13,8 +13,9 @@ use rt_abstract::{
 };
 
 use crate::access::Access;
-use crate::config::Config;
+use crate::config::{Config, Level};
 use crate::elsewhere::Told;
+use crate::messages::{Messages, Replay};
 use crate::retained::Retained;
 use crate::shard::{Elsewhere, Fabric, LANES, Mail, slot_of};
 use crate::stats::{ShardStats, Snapshot};
@@ -59,6 +60,10 @@ pub struct Node {
     /// Shards that have not got back yet what the metadata has for them.
     unrestored: AtomicUsize,
     restored: Shutdown,
+    /// The journal of messages, once it is open, and what was found in it.
+    messages: OnceLock<Arc<Messages>>,
+    replay: Mutex<Option<Replay>>,
+    opened: Shutdown,
     /// Per shard, what the metadata tells of its sessions; taken at every tick.
     elsewhere: Vec<Mutex<Told>>,
     mailboxes: Mutex<Vec<Option<Receiver<Mail, LANES>>>>,
@@ -115,6 +120,9 @@ impl Node {
             slow_logged_ms: AtomicU64::new(0),
             unrestored: AtomicUsize::new(shards),
             restored: Shutdown::new(),
+            messages: OnceLock::new(),
+            replay: Mutex::new(None),
+            opened: Shutdown::new(),
             elsewhere: (0..shards).map(|_| Mutex::default()).collect(),
             mailboxes: Mutex::new(receivers.into_iter().map(Some).collect()),
             seed,
@@ -149,6 +157,42 @@ impl Node {
     /// Where durable facts are kept, if they are.
     pub fn meta(&self) -> Option<&Handle> {
         self.meta.as_ref()
+    }
+
+    /// The messages that are kept, once their journal is open.
+    pub fn messages(&self) -> Option<&Arc<Messages>> {
+        self.messages.get()
+    }
+
+    /// The journal is open; `replay` is what was found in it.
+    pub(crate) fn set_messages(&self, messages: Messages, replay: Replay) {
+        if self.messages.set(Arc::new(messages)).is_ok() {
+            *self.replay.lock().unwrap_or_else(PoisonError::into_inner) = Some(replay);
+            self.opened.trigger();
+        }
+    }
+
+    /// On once the journal is open.
+    pub(crate) fn journal_opened(&self) -> &Shutdown {
+        &self.opened
+    }
+
+    /// What was found in the journal and not taken yet.
+    pub(crate) fn with_replay(&self, f: impl FnOnce(&mut Replay)) {
+        if let Some(replay) = &mut *self.replay.lock().unwrap_or_else(PoisonError::into_inner) {
+            f(replay);
+        }
+    }
+
+    /// All shards have what is theirs: the rest belongs to sessions that are gone.
+    pub(crate) fn forget_replay(&self) -> Option<Replay> {
+        self.replay.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// What the clients of a listener are promised.
+    pub(crate) fn level(&self, listener: usize) -> Level {
+        let listener = self.config.listeners.get(listener);
+        listener.and_then(|it| it.level).unwrap_or(self.config.durability.level)
     }
 
     /// Tells the shard of a client what the metadata says.

@@ -122,6 +122,16 @@ counters! {
     handoffs: Counter, "Connections handed to the shard that owns their session";
     /// Batches sent to other shards.
     mail_batches: Counter, "Batches sent to other shards";
+    /// Messages queued to durable sessions that are in memory alone.
+    queued_level_none: Counter, "QoS 1 and 2 messages to durable sessions, at level none";
+    /// Messages queued to durable sessions that survive the end of the process.
+    queued_level_os: Counter, "QoS 1 and 2 messages to durable sessions, at level os";
+    /// Messages queued to durable sessions that survive a loss of power.
+    queued_level_disk: Counter, "QoS 1 and 2 messages to durable sessions, at level disk";
+    /// Publishes refused because the disk was nearly full.
+    refused_journal: Counter, "Publishes refused because the disk of the journal was nearly full";
+    /// Times a publisher paused because the journal was behind.
+    journal_pauses: Counter, "Times that a publisher paused because the journal was behind";
     /// Times a publisher paused because another shard's mailbox was full.
     publisher_pauses: Counter, "Times that a publisher paused because a mailbox was full";
 }

@@ -164,6 +164,9 @@ pub enum Reply {
         /// Names this opening in later commands; see
         /// [`SessionRecord::epoch`](crate::record::SessionRecord::epoch).
         epoch: u64,
+        /// Names the session; see
+        /// [`SessionRecord::generation`](crate::record::SessionRecord::generation).
+        generation: u64,
         /// It was there before.
         present: bool,
     },

@@ -15,6 +15,8 @@
 //!   crate owns the feature; backends ask it through [`if_single_threaded!`].
 
 mod buf;
+#[cfg(feature = "faults")]
+pub mod faults;
 mod fs;
 mod io;
 mod mailbox;

@@ -1,8 +1,10 @@
-//! Clock, randomness, names and CPU placement of the machine, and what the kernel says about this
+//! Clock, randomness, names, directories and CPU placement of the machine, and what the kernel says about this
 //! process: shared by the real backends.
 
-use std::io;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -58,6 +60,25 @@ pub fn process_usage() -> ProcessUsage {
     }
 }
 
+/// Creates a directory whose parent exists; one that exists already is fine. Blocks.
+///
+/// # Errors
+/// What the system said, also when something else has the name.
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        result => result,
+    }
+}
+
+/// The names in a directory, in no order. Blocks.
+///
+/// # Errors
+/// What the system said.
+pub fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
+    std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
 /// Pins the calling thread for core `index`.
 ///
 /// # Errors
@@ -76,7 +97,7 @@ pub fn pin_thread(pinning: &Pinning, index: usize) -> io::Result<()> {
         Pinning::Cpus(cpus) => cpus[index % cpus.len()],
     };
     if cpu >= CpuSet::MAX_CPU {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no CPU number {cpu}")));
+        return Err(io::Error::new(ErrorKind::InvalidInput, format!("no CPU number {cpu}")));
     }
     let mut set = CpuSet::new();
     set.set(cpu);

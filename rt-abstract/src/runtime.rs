@@ -1,5 +1,6 @@
 //! The runtime as the broker sees it.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use crate::fs::{File, OpenOptions};
 use crate::net::{Address, Listener, Stream};
+use crate::os;
 use crate::send::MaybeSend;
 use crate::time::{Instant, Interval};
 
@@ -112,6 +114,21 @@ pub trait Runtime: Copy + fmt::Debug + Send + Sync + 'static {
 
     /// Tasks spawned on the calling core that have not ended yet.
     fn live_tasks() -> usize;
+
+    /// Creates a directory whose parent exists; one that exists already is fine. Durable only after
+    /// [`Runtime::sync_dir`] on the parent.
+    fn create_dir(path: &Path) -> impl Future<Output = io::Result<()>> + MaybeSend {
+        let path = path.to_owned();
+        let work = Self::spawn_blocking(move || os::create_dir(&path));
+        async move { work.await.map_err(io::Error::other)? }
+    }
+
+    /// The names in a directory, in no order.
+    fn read_dir(path: &Path) -> impl Future<Output = io::Result<Vec<OsString>>> + MaybeSend {
+        let path = path.to_owned();
+        let work = Self::spawn_blocking(move || os::read_dir(&path));
+        async move { work.await.map_err(io::Error::other)? }
+    }
 
     /// Ticks every `period`, which must not be zero; the first tick comes after one period.
     /// Missed ticks are skipped.

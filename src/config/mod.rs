@@ -14,7 +14,7 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-pub use sections::{ApplyName, BackendChoice, Listener, LogFormat, RaftThread, SchedulerName};
+pub use sections::{ApplyName, BackendChoice, Listener, LogFormat, SchedulerName, TaskPlace};
 pub use settings::Settings;
 pub use values::AdminAddr;
 
@@ -138,6 +138,10 @@ mod tests {
         settings.runtime.pin = values::Pin(rt_abstract::Pinning::Cpus(vec![0, 3]));
         settings.admin.address = AdminAddr(None);
         settings.listeners.0.push(Listener::at("unix:/run/x.sock".parse().unwrap()));
+        settings
+            .durability
+            .topics
+            .push(sections::TopicLevel { filter: "x/#".into(), level: sections::LevelName::None });
         assert_eq!(file::parse("x", &show(&settings)).unwrap().0, settings);
     }
 

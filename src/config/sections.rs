@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use broker_core::config::{AuthConfig, ListenerConfig};
+use broker_core::config::{AuthConfig, Level, ListenerConfig};
 use rt_abstract::{Address, Scheduler};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,69 @@ pub struct Listener {
     /// Length of the kernel's accept queue.
     #[serde(default = "default_backlog")]
     pub backlog: i32,
+    /// What its clients are promised about messages.
+    #[serde(default)]
+    pub level: ListenerLevel,
+}
+
+/// `[durability]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Durability {
+    /// What the acknowledgement of a message to durable sessions promises.
+    pub level: LevelName,
+    /// Exceptions by topic; the first filter that matches decides.
+    pub topics: Vec<TopicLevel>,
+}
+
+/// One of `durability.topics`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicLevel {
+    /// Topics, as a subscription names them.
+    pub filter: String,
+    /// What is promised about them.
+    pub level: LevelName,
+}
+
+/// A durability level by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LevelName {
+    /// In memory.
+    None,
+    /// Given to the operating system.
+    Os,
+    /// On the disk.
+    #[default]
+    Disk,
+}
+
+/// A durability level of a listener, or what `[durability]` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ListenerLevel {
+    /// As `durability.level`.
+    #[default]
+    Default,
+    /// In memory.
+    None,
+    /// Given to the operating system.
+    Os,
+    /// On the disk.
+    Disk,
+}
+
+/// `[journal]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Journal {
+    /// Where it is written.
+    pub writer: TaskPlace,
+    /// Size of one segment; of a new journal only.
+    pub segment_bytes: u64,
+    /// How much may wait in memory for the disk.
+    pub max_waiting_bytes: usize,
 }
 
 /// `[data]`
@@ -68,7 +131,7 @@ pub struct Runtime {
 #[serde(default, deny_unknown_fields)]
 pub struct Meta {
     /// Where raft runs.
-    pub raft: RaftThread,
+    pub raft: TaskPlace,
     /// Where committed entries are applied.
     pub apply: ApplyName,
     /// Log entries between two snapshots.
@@ -79,10 +142,10 @@ pub struct Meta {
     pub max_lag_entries: u64,
 }
 
-/// Where raft runs.
+/// Where a task of the whole node runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RaftThread {
+pub enum TaskPlace {
     /// A thread with an executor of its own.
     #[default]
     Dedicated,
@@ -193,7 +256,8 @@ impl Default for Listeners {
 impl Listener {
     /// A listener on `address` with the default backlog.
     pub fn at(address: Address) -> Self {
-        Self { address: Addr(address), backlog: default_backlog() }
+        let level = ListenerLevel::default();
+        Self { address: Addr(address), backlog: default_backlog(), level }
     }
 }
 
@@ -201,11 +265,43 @@ impl Default for Meta {
     fn default() -> Self {
         let log = meta::LogLimits::default();
         Self {
-            raft: RaftThread::default(),
+            raft: TaskPlace::default(),
             apply: ApplyName::default(),
             snapshot_entries: log.snapshot_entries,
             kept_entries: log.kept_entries,
             max_lag_entries: log.max_lag_entries,
+        }
+    }
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        let options = journal::Options::new("");
+        Self {
+            writer: TaskPlace::default(),
+            segment_bytes: options.segment_bytes,
+            max_waiting_bytes: options.max_waiting_bytes,
+        }
+    }
+}
+
+impl From<LevelName> for Level {
+    fn from(name: LevelName) -> Self {
+        match name {
+            LevelName::None => Self::None,
+            LevelName::Os => Self::Os,
+            LevelName::Disk => Self::Disk,
+        }
+    }
+}
+
+impl From<ListenerLevel> for Option<Level> {
+    fn from(name: ListenerLevel) -> Self {
+        match name {
+            ListenerLevel::Default => None,
+            ListenerLevel::None => Some(Level::None),
+            ListenerLevel::Os => Some(Level::Os),
+            ListenerLevel::Disk => Some(Level::Disk),
         }
     }
 }

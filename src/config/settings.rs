@@ -5,12 +5,14 @@
 //! no second list to keep.
 
 use broker_core::MAX_SHARDS;
-use broker_core::config::{AuthConfig, ListenerConfig};
+use broker_core::config::{AuthConfig, DurabilityConfig, ListenerConfig};
 use rt_abstract::Address;
 use serde::{Deserialize, Serialize};
 
 use super::limits::LimitSettings;
-use super::sections::{Admin, Auth, Cluster, Data, Listener, Listeners, Log, Meta, Runtime, Sys};
+use super::sections::{
+    Admin, Auth, Cluster, Data, Durability, Journal, Listener, Listeners, Log, Meta, Runtime, Sys,
+};
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,10 @@ pub struct Settings {
     pub runtime: Runtime,
     /// How durable facts are agreed on and stored.
     pub meta: Meta,
+    /// What is promised about messages.
+    pub durability: Durability,
+    /// Where messages are kept.
+    pub journal: Journal,
     /// The other nodes.
     pub cluster: Cluster,
     /// Logs.
@@ -72,6 +78,23 @@ impl Settings {
         }
         if self.meta.max_lag_entries <= self.meta.kept_entries {
             return invalid("meta.max_lag_entries", "must be more than meta.kept_entries");
+        }
+        let filters = self.durability.topics.iter().map(|topic| &topic.filter);
+        for (index, filter) in filters.enumerate() {
+            if !mqtt::topic::is_valid_filter(filter) || filter.starts_with("$share/") {
+                let path = format!("durability.topics[{index}].filter");
+                return invalid(&path, "is not a topic filter");
+            }
+        }
+        let segments = 64 << 10..=1 << 30;
+        if !segments.contains(&self.journal.segment_bytes)
+            || !self.journal.segment_bytes.is_multiple_of(4096)
+        {
+            return invalid("journal.segment_bytes", "must be 65536 to 1073741824, by 4096");
+        }
+        if !(1 << 20..=MAX_WAITING_BYTES).contains(&self.journal.max_waiting_bytes) {
+            let message = format!("must be from 1048576 to {MAX_WAITING_BYTES}");
+            return invalid("journal.max_waiting_bytes", &message);
         }
         let cluster = &self.cluster;
         if cluster.node_id == 0 {
@@ -125,7 +148,16 @@ impl Settings {
         let listener = |listener: &Listener| ListenerConfig {
             address: listener.address.0.clone(),
             backlog: listener.backlog,
+            level: listener.level.into(),
         };
+        let durability = &self.durability;
+        let topics = durability.topics.iter();
+        let topics = topics.map(|topic| (topic.filter.clone(), topic.level.into())).collect();
+        let journal = (!self.data.ephemeral).then(|| journal::Options {
+            segment_bytes: self.journal.segment_bytes,
+            max_waiting_bytes: self.journal.max_waiting_bytes,
+            ..journal::Options::new(self.data.dir.join(JOURNAL))
+        });
         broker_core::Config {
             listeners: self.listeners.0.iter().map(listener).collect(),
             limits: self.limits.clone().into(),
@@ -135,11 +167,18 @@ impl Settings {
                 max_pending_verifications: self.auth.max_pending_verifications,
             },
             sys_interval_s: self.sys.interval_s,
+            durability: DurabilityConfig { level: durability.level.into(), topics },
+            journal,
         }
     }
 }
 
 const MAX_VERIFICATIONS: usize = 1_000_000;
+
+/// Below the data directory.
+const JOURNAL: &str = "journal";
+
+const MAX_WAITING_BYTES: usize = 16 << 30;
 
 const MAX_LOG_ENTRIES: u64 = 1_000_000_000;
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use rt_abstract::{Closer, Listener, Receiver, Runtime, Shared, Shutdown};
+use rt_abstract::{Closer, Listener, Notify, Receiver, Runtime, Shared, Shutdown};
 
 use super::connection::serve_connection;
 use super::core::{Core, enter};
+use crate::config::Level;
 use crate::node::Node;
 use crate::shard::{LANES, Mail};
 
@@ -21,6 +22,7 @@ pub(super) async fn accept_loop<R: Runtime>(
     node: Arc<Node>,
     core: Shared<Core<R>>,
     mut listener: R::Listener,
+    level: Level,
     stop: Shutdown,
 ) {
     loop {
@@ -31,7 +33,7 @@ pub(super) async fn accept_loop<R: Runtime>(
                     node.clone(),
                     core.clone(),
                     stream,
-                    peer.into(),
+                    (peer.into(), level),
                     BytesMut::new(),
                 )));
             }
@@ -58,16 +60,26 @@ pub(super) async fn mail_loop<R: Runtime>(
     node: Arc<Node>,
     core: Shared<Core<R>>,
     mut mailbox: Receiver<Mail, LANES>,
+    stored: Arc<Notify>,
 ) {
     let mut batch = Vec::with_capacity(MAIL_PER_TURN);
     let mut sockets = Vec::new();
-    while mailbox.receive(&mut batch, MAIL_PER_TURN).await > 0 {
+    loop {
+        // What comes is to be recorded, and the journal may be behind.
+        while core.with(|core| core.shard.has_unappended()) {
+            stored.notified().await;
+        }
+        if mailbox.receive(&mut batch, MAIL_PER_TURN).await == 0 {
+            return;
+        }
         let mut stop = false;
         enter(&core, |core, now_ms| {
             for mail in batch.drain(..) {
                 match mail {
                     Mail::Publish(remote) => core.shard.on_mail(&remote, now_ms),
-                    Mail::Adopt(fd, origin, bytes) => sockets.push((fd, origin, bytes)),
+                    Mail::Adopt(fd, origin, level, bytes) => {
+                        sockets.push((fd, (origin, level), bytes));
+                    }
                     Mail::Stop => stop = true,
                 }
             }

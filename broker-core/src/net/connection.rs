@@ -11,6 +11,7 @@ use mqtt::access::PasswordCheck;
 use rt_abstract::{AsyncRead, Runtime, Shared, Stream};
 
 use super::core::{Core, enter};
+use crate::config::Level;
 use crate::node::{ConnectStep, Node};
 use crate::shard::{Commit, ConnKey, Lane, Mail, Next, Origin, Received, Verified};
 
@@ -19,13 +20,13 @@ pub(super) async fn serve_connection<R: Runtime>(
     node: Arc<Node>,
     core: Shared<Core<R>>,
     mut stream: R::Stream,
-    origin: Origin,
+    (origin, level): (Origin, Level),
     first: BytesMut,
 ) {
     let closer = stream.closer();
     let opened = enter(&core, |core, now_ms| {
         let key = core.open(closer, now_ms)?;
-        core.shard.set_origin(key, origin);
+        core.shard.set_origin(key, origin, level);
         Some(key)
     });
     let Some(key) = opened else { return };
@@ -41,7 +42,7 @@ pub(super) async fn serve_connection<R: Runtime>(
         end.core = None;
         enter(&core, |core, _| core.hand_off(key));
         // Boxed like the other things that happen once.
-        Box::pin(hand_off::<R>(&node, stream, owner, origin, handoff)).await;
+        Box::pin(hand_off::<R>(&node, stream, owner, (origin, level), handoff)).await;
         return;
     }
     let (mut read, write) = stream.into_split();
@@ -168,13 +169,13 @@ async fn hand_off<R: Runtime>(
     node: &Node,
     stream: R::Stream,
     owner: u8,
-    origin: Origin,
+    (origin, level): (Origin, Level),
     bytes: BytesMut,
 ) {
     let _counted = node.fabric().count_moving();
     let mailbox = node.fabric().mailbox(owner);
     let mut mail = match stream.into_fd() {
-        Ok(fd) => Mail::Adopt(fd, origin, bytes),
+        Ok(fd) => Mail::Adopt(fd, origin, level, bytes),
         Err(error) => {
             tracing::warn!(%error, "cannot hand a socket over");
             return;

@@ -20,7 +20,7 @@ pub(super) struct Core<R: Runtime> {
     post: Arc<Notify>,
     /// Wakes the task that proposes what nobody waits for.
     record: Arc<Notify>,
-    /// Readers that wait for that.
+    /// Readers that wait for room in mailboxes, or for the journal.
     paused: Vec<ConnKey>,
 }
 
@@ -68,10 +68,10 @@ impl<R: Runtime> Core<R> {
         if self.shard.may_read(key, now_ms) {
             return Poll::Ready(());
         }
-        let congested = self.shard.is_congested();
+        let shared = self.shard.is_congested() || self.shard.is_backed_up();
         let Some(link) = self.link(key) else { return Poll::Ready(()) };
         link.reader = Some(cx.waker().clone());
-        if congested && !std::mem::replace(&mut link.listed, true) {
+        if shared && !std::mem::replace(&mut link.listed, true) {
             self.paused.push(key);
         }
         Poll::Pending
@@ -133,6 +133,7 @@ impl<R: Runtime> Core<R> {
     }
 
     fn settle(&mut self) {
+        self.shard.end_turn();
         if self.shard.has_endings() {
             for key in self.shard.take_kills() {
                 if let Some(link) = self.link(key) {
@@ -152,7 +153,7 @@ impl<R: Runtime> Core<R> {
         }
         if self.shard.is_congested() {
             self.post.notify();
-        } else if !self.paused.is_empty() {
+        } else if !self.paused.is_empty() && !self.shard.is_backed_up() {
             for key in std::mem::take(&mut self.paused) {
                 if let Some(link) = self.link(key) {
                     link.listed = false;

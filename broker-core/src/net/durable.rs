@@ -13,6 +13,7 @@ use meta::{Handle, ProposeError};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
 use super::core::{Core, enter};
+use super::messages;
 use crate::node::Node;
 use crate::shard::{Elsewhere, TICK_MS, message_of};
 
@@ -53,6 +54,7 @@ pub(super) async fn restore<R: Runtime>(
         });
         R::yield_now().await;
     }
+    messages::restore(node, core).await;
     node.restored_shard();
     node.all_restored().wait().await;
     Ok(())

@@ -12,8 +12,8 @@ use rt_abstract::{Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Sha
 
 use super::accept::{accept_loop, end_accepting, mail_loop};
 use super::core::{Core, enter};
-use super::durable;
 use super::flush::{flush_loop, post_loop};
+use super::{durable, messages};
 use crate::node::Node;
 use crate::shard::{Lane, Mail, Shard, Sys, TICK_MS};
 
@@ -58,7 +58,7 @@ pub async fn serve<R: Runtime>(
     {
         shard.speak_for_node(sys);
     }
-    let record = Arc::new(Notify::new());
+    let (record, stored) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     if let Some(meta) = node.meta() {
         shard.set_durability(meta.clone(), now_ms, R::wall_clock_ms());
     }
@@ -69,7 +69,10 @@ pub async fn serve<R: Runtime>(
     let mut tasks = Vec::new();
     tasks
         .push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
-    tasks.push(spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox)));
+    tasks.push(spawn_vital::<R, _>(
+        &node,
+        mail_loop(node.clone(), core.clone(), mailbox, stored.clone()),
+    ));
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
     tasks.push(spawn_vital::<R, _>(&node, posting));
     let mut recording = None;
@@ -89,6 +92,17 @@ pub async fn serve<R: Runtime>(
                 let recorder = durable::Recorder::new(core.clone(), meta, id as u8);
                 let loop_ = recorder.run(record.clone(), stopped.clone());
                 recording = Some(spawn_vital::<R, _>(&node, loop_));
+                if node.messages().is_some() {
+                    let storing = messages::stored_loop(
+                        node.clone(),
+                        core.clone(),
+                        id,
+                        stored.clone(),
+                        stopped.clone(),
+                    );
+                    tasks.push(spawn_vital::<R, _>(&node, storing));
+                }
+                messages::forget_rest(&node);
             }
             None => restored = false,
         }
@@ -97,10 +111,12 @@ pub async fn serve<R: Runtime>(
         // Not earlier: a will that is due finds the sessions of all shards.
         let ticking = tick_loop(node.clone(), core.clone(), id, stopped.clone());
         tasks.push(spawn_vital::<R, _>(&node, ticking));
-        for fd in node.listening_sockets()? {
+        for (at, fd) in node.listening_sockets()?.into_iter().enumerate() {
+            let level = node.level(at);
             let listener = R::listener(fd)?;
             tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
-            let accepting = accept_loop(node.clone(), core.clone(), listener, stopping.clone());
+            let accepting =
+                accept_loop(node.clone(), core.clone(), listener, level, stopping.clone());
             tasks.push(R::spawn(accepting));
         }
         ready();
@@ -118,7 +134,14 @@ pub async fn serve<R: Runtime>(
         }
         R::sleep(DRAIN_POLL).await;
     }
+    // Ends: the journal makes room, or has failed.
+    while core.with(|core| core.shard.has_unappended()) {
+        R::sleep(DRAIN_POLL).await;
+    }
     stopped.trigger();
+    if let Some(messages) = node.messages() {
+        messages.wake(id).notify();
+    }
     flush.notify();
     post.notify();
     // The mailbox may be full of what nobody will read any more; its loop drains it.

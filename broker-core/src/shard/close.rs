@@ -160,6 +160,7 @@ impl Shard {
         debug_assert!(entry.conn.is_none(), "detached before it ends");
         let will = entry.will.take();
         let durable = self.durable_client(key);
+        self.set_generation(key, 0);
         let entry = &mut self.sessions[key.0 as usize];
         let subscriptions = std::mem::take(&mut entry.session.subscriptions);
         for subscription in subscriptions.iter() {
@@ -177,7 +178,7 @@ impl Shard {
         }
         self.sessions.remove(key.0 as usize);
         self.stats.sessions.sub(1);
-        self.hand_on(owed, now_ms);
+        self.hand_on(owed, 0, now_ms);
         match durable {
             Some((client, epoch)) => self.post_end(client, epoch, will, now_ms),
             None => self.publish_due(will, now_ms),
@@ -206,6 +207,7 @@ impl Shard {
             self.post_sweep(swept, now_ms);
         }
         self.report_dropped(now_ms);
+        self.record_sent();
         self.publish_sys(now_ms);
         self.settle(now_ms); // mail that did not fit earlier, and wills
     }
@@ -214,6 +216,7 @@ impl Shard {
     /// the clients did not vanish.
     pub fn shut_down(&mut self, now_ms: u64) {
         self.draining = true;
+        self.record_sent();
         let keys: Vec<ConnKey> = self.conns.iter().map(|(at, _)| ConnKey(at as u32)).collect();
         for key in keys {
             self.say_disconnect(key, ReasonCode::ServerShuttingDown);

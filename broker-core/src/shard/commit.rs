@@ -9,6 +9,7 @@ use mqtt::wire::{AckKind, PacketId, ReasonCode};
 use smallvec::SmallVec;
 
 use super::SessionKey;
+use super::owed::{Afterwards, Wait};
 
 /// Commands of one connection proposed at once.
 const MAX_COMMANDS: usize = 256;
@@ -34,9 +35,15 @@ pub(super) enum Owed {
     /// UNSUBACK.
     UnsubAck(Filters),
     /// A retained message of this session is delivered and, at QoS 1 and 2, acknowledged.
-    Publish { message: Arc<Message>, session: SessionKey, ack: Option<(AckKind, PacketId)> },
-    /// Waits for its turn only: acknowledgements keep the order of their packets [MQTT-4.6.0-2].
-    Ack { kind: AckKind, id: PacketId, reason: ReasonCode },
+    Publish {
+        message: Arc<Message>,
+        session: SessionKey,
+        ack: Option<(AckKind, PacketId)>,
+        /// It was said to be sent again.
+        dup: bool,
+    },
+    /// Waits for its turn: acknowledgements keep the order of their packets [MQTT-4.6.0-2].
+    Ack { kind: AckKind, id: PacketId, reason: ReasonCode, wait: Wait, then: Afterwards },
 }
 
 /// A SUBSCRIBE or UNSUBSCRIBE that waits.
@@ -104,8 +111,15 @@ impl Commit {
     }
 
     /// An acknowledgement that has no command and waits for its turn.
-    pub(super) fn owe_ack(&mut self, kind: AckKind, id: PacketId, reason: ReasonCode) {
-        self.owed.push(Owed::Ack { kind, id, reason });
+    pub(super) fn owe_ack(
+        &mut self,
+        kind: AckKind,
+        id: PacketId,
+        reason: ReasonCode,
+        wait: Wait,
+        then: Afterwards,
+    ) {
+        self.owed.push(Owed::Ack { kind, id, reason, wait, then });
     }
 
     /// How many replies there are to be.

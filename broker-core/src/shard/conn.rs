@@ -9,6 +9,7 @@ use super::auth::ConnAccess;
 use super::guesses::Origin;
 use super::outbox::Outbox;
 use super::pressure::Pause;
+use crate::config::Level;
 use crate::stats::ShardStats;
 
 /// Where a connection stands.
@@ -61,6 +62,10 @@ pub struct Conn {
     pub last_read_ms: u64,
     /// Why its reader is stopped, if it is.
     pub pause: Option<Pause>,
+    /// Acknowledgements that it waits for.
+    pub owed: u32,
+    /// What is promised about the messages that it publishes.
+    pub level: Level,
     /// Bytes read since its last turn ended.
     pub turn_bytes: u32,
     /// QoS 2 identifiers taken on this connection and not released.
@@ -102,6 +107,8 @@ impl Conn {
             drained_bytes: 0,
             last_read_ms: now_ms,
             pause: None,
+            owed: 0,
+            level: Level::default(),
             turn_bytes: 0,
             open_qos2: 0,
             progress_bytes: 0,

@@ -13,6 +13,7 @@ use siphasher::sip128::{Hash128, Hasher128, SipHasher24};
 
 use super::close::Parting;
 use super::conn::Phase;
+use super::opening::Committed;
 use super::packets::Then;
 use super::publish::{UNLIKE_ANNOUNCED, is_as_announced};
 use super::{ConnKey, Entry, SessionKey, Shard, auth};
@@ -87,8 +88,8 @@ pub(super) fn admit(
     let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, None, now_ms);
 }
 
-/// Gives a client its session, and tells it so. `committed`: the session's epoch in the metadata, and
-/// when that was asked for; nothing for a session that does not outlive the process.
+/// Gives a client its session, and tells it so. `committed`: what the
+/// metadata says; nothing for a session that does not outlive the process.
 #[allow(clippy::too_many_arguments, reason = "all of them are the CONNECT's")]
 pub(super) fn let_in(
     shard: &mut Shard,
@@ -97,14 +98,16 @@ pub(super) fn let_in(
     assigned: Option<&str>,
     accepted: &Accepted,
     auth_data: Option<&[u8]>,
-    committed: Option<(u64, u64)>,
+    committed: Option<Committed>,
     now_ms: u64,
 ) {
     let client_id = assigned.unwrap_or(request.client_id);
-    shard.take_from_metadata(client_id, request.clean_start, committed, now_ms);
+    let asked = committed.map(|it| (it.epoch, it.asked_ms));
+    shard.take_from_metadata(client_id, request.clean_start, asked, now_ms);
     let (session, present) = shard.take_session(client_id, request, accepted, now_ms);
+    shard.set_generation(session, committed.map_or(0, |it| it.generation));
     let entry = &mut shard.sessions[session.0 as usize];
-    entry.epoch = committed.map_or(0, |(epoch, _)| epoch);
+    entry.epoch = committed.map_or(0, |it| it.epoch);
     entry.conn = Some(key);
     shard.presence_changed(session, true);
     let entry = &mut shard.sessions[session.0 as usize];
@@ -140,6 +143,7 @@ pub(super) fn let_in(
     shard.answer(key, &Packet::ConnAck(connack), now_ms);
     if present {
         shard.pump(session, now_ms);
+        shard.hold_until_stored(session);
     }
 }
 
@@ -266,6 +270,9 @@ impl Shard {
         let entry = Entry {
             number,
             epoch: 0,
+            generation: 0,
+            unsettled: None,
+            sent_listed: false,
             session: Session::new(client_id, expiry_interval_s),
             conn: None,
             will: None,

@@ -20,6 +20,7 @@ use super::commit::{Commit, Filters, Opening, Owed};
 use super::conn::Phase;
 use super::opening::Openings;
 use super::posted::Posted;
+use super::owed::{Afterwards, Wait};
 use super::publish::Retaining;
 use super::stored::{client_key, retain_command, stored_will};
 use super::{ConnKey, Received, SessionKey, Shard, connect, packets};
@@ -35,7 +36,7 @@ pub(super) struct Durability {
     /// CONNECTs that wait for their sessions.
     pub(super) openings: Openings,
     /// What the connection at hand waits for.
-    commit: Option<Box<Commit>>,
+    pub(super) commit: Option<Box<Commit>>,
 }
 
 impl Shard {
@@ -57,6 +58,7 @@ impl Shard {
         if let Some(durability) = self.durability.as_mut() {
             durability.wall_offset_ms = wall_ms.saturating_sub(now_ms);
         }
+        self.set_recorded_wall_clock(wall_ms.saturating_sub(now_ms));
     }
 
     /// A proposal of a connection was answered: what was owed is done, and the connection goes on
@@ -77,8 +79,8 @@ impl Shard {
             Ok(Answer { replies, .. }) if replies.len() == asked => {
                 let mut replies = replies.into_iter();
                 for owed in commit.owed {
-                    if let Owed::Ack { kind, id, reason } = owed {
-                        self.acknowledge_open(key, kind, id, reason);
+                    if let Owed::Ack { kind, id, reason, wait, then } = owed {
+                        self.acknowledge_open(key, kind, id, reason, wait, then);
                         continue;
                     }
                     match replies.next() {
@@ -222,35 +224,22 @@ impl Shard {
         session: SessionKey,
         draft: &Draft<'_>,
         ack: Option<(AckKind, PacketId)>,
+        dup: bool,
     ) {
         let Some(durability) = self.durability.as_ref() else { return };
         let command = retain_command(draft, durability.wall_offset_ms);
         let message = Arc::new(Message::keep(draft));
         let bytes = message.size_bytes();
-        self.owe(command, Owed::Publish { message, session, ack }, bytes);
-    }
-
-    /// Acknowledges a publish now, or behind those that are owed.
-    pub(super) fn acknowledge_in_turn(
-        &mut self,
-        key: ConnKey,
-        kind: AckKind,
-        id: PacketId,
-        reason: ReasonCode,
-    ) {
-        match self.durability.as_mut().and_then(|durability| durability.commit.as_mut()) {
-            Some(commit) => commit.owe_ack(kind, id, reason),
-            None => self.acknowledge(key, kind, id, reason),
-        }
+        self.owe(command, Owed::Publish { message, session, ack, dup }, bytes);
     }
 
     fn keep_promise(&mut self, key: ConnKey, owed: Owed, reply: &Reply, now_ms: u64) {
         match owed {
             Owed::Connect(opening) => {
-                let Reply::Session { epoch, present } = *reply else {
+                let Reply::Session { epoch, generation, present } = *reply else {
                     return self.end_opening(&opening.client_id, None, now_ms);
                 };
-                self.opened(key, &opening, epoch, present, now_ms);
+                self.opened(key, &opening, (epoch, generation), present, now_ms);
                 self.end_opening(&opening.client_id, Some(epoch), now_ms);
             }
             Owed::SubAck(Filters { packet_id, codes, .. }) => {
@@ -260,12 +249,14 @@ impl Shard {
                 self.answer_unsubscribe(key, packet_id, &codes, now_ms);
             }
             Owed::Ack { .. } => {}
-            Owed::Publish { message, ack, .. } => {
-                let any = self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
+            Owed::Publish { message, session, ack, dup } => {
+                let (draft, elsewhere) = (message.draft(), Retaining::Elsewhere);
+                let exchange = ack.map(|(_, id)| (session, id, dup));
+                let (any, wait, then) = self.publish_for(key, exchange, &draft, elsewhere, now_ms);
                 let reason =
                     if any { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
                 if let Some((kind, id)) = ack {
-                    self.acknowledge_open(key, kind, id, reason);
+                    self.acknowledge_open(key, kind, id, reason, wait, then);
                 }
             }
         }
@@ -300,20 +291,20 @@ impl Shard {
                 self.expel(key, &busy, now_ms);
             }
             // What is refused anyway is; what was to succeed is sent again.
-            Owed::Ack { kind, id, reason } if reason.is_error() => {
-                self.acknowledge_open(key, kind, id, reason);
+            Owed::Ack { kind, id, reason, .. } if reason.is_error() => {
+                self.acknowledge_open(key, kind, id, reason, Wait::default(), Afterwards::Nothing);
             }
             Owed::Ack { .. } => {}
             Owed::Publish { message, ack: None, .. } => {
                 self.stats.dropped_retained.add(1);
                 self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
             }
-            Owed::Publish { message, session, ack: Some((kind, id)) } => {
+            Owed::Publish { message, session, ack: Some((kind, id)), .. } => {
                 // Also when the connection is gone: what its client sends again is not a duplicate.
                 let origin = message.draft().origin;
                 let released = kind == AckKind::PubRec
                     && self.sessions.get_mut(session.0 as usize).is_some_and(|entry| {
-                        entry.number == origin && entry.session.incoming.release(id)
+                        entry.number == origin && entry.session.incoming.release(id).is_some()
                     });
                 let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
                     return;
@@ -321,17 +312,12 @@ impl Shard {
                 conn.open_qos2 = conn.open_qos2.saturating_sub(released.into());
                 let version = conn.version;
                 if version == Version::V5 {
-                    self.acknowledge_open(key, kind, id, ReasonCode::QuotaExceeded);
+                    let (over, then) = (Wait::default(), Afterwards::Nothing);
+                    self.acknowledge_open(key, kind, id, ReasonCode::QuotaExceeded, over, then);
                 } else {
                     self.expel(key, &busy, now_ms); // the client sends it again
                 }
             }
-        }
-    }
-
-    fn acknowledge_open(&mut self, key: ConnKey, kind: AckKind, id: PacketId, reason: ReasonCode) {
-        if self.conn(key).is_some_and(|conn| conn.phase == Phase::Open) {
-            self.acknowledge(key, kind, id, reason);
         }
     }
 

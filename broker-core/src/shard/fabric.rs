@@ -13,6 +13,8 @@ use smallvec::SmallVec;
 
 use super::guesses::{Guesses, Origin};
 use super::rate::ConnectRate;
+use crate::config::Level;
+use crate::messages::{MailKind, Origin as Exchange};
 use crate::retained::Retained;
 
 /// Lanes of a shard's mailbox.
@@ -31,9 +33,9 @@ pub enum Lane {
 /// What one shard sends to another.
 #[derive(Debug)]
 pub enum Mail {
-    /// A socket whose client belongs here, with where it comes from and the bytes read from it so
-    /// far.
-    Adopt(OwnedFd, Origin, BytesMut),
+    /// A socket whose client belongs here, with where it comes from, what its listener promises, and
+    /// the bytes read from it so far.
+    Adopt(OwnedFd, Origin, Level, BytesMut),
     /// A publish that somebody here wants.
     Publish(Remote),
     /// The node stops: the receiving loop ends.
@@ -49,6 +51,15 @@ pub struct Remote {
     pub plain: bool,
     /// The share groups that chose this shard.
     pub groups: SmallVec<[Arc<ShareGroup>; 1]>,
+    /// The shard that sent it.
+    pub from: u8,
+    /// How it is counted, when the sender waits for what it is to be recorded here.
+    pub(crate) counted: Option<MailKind>,
+    /// What is promised about it.
+    pub(crate) level: Level,
+    /// The QoS 2 exchange of a durable session that it came by, and whether it was said to be sent
+    /// again.
+    pub(crate) origin: Option<(Exchange, bool)>,
 }
 
 /// The parts of a node that every shard uses.

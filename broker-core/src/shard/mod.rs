@@ -23,11 +23,15 @@ mod guesses;
 mod held;
 mod opening;
 mod outbox;
+mod owed;
 mod packets;
 mod posted;
 mod pressure;
+mod promised;
 mod publish;
 mod rate;
+mod recorded;
+mod recording;
 mod send;
 mod share;
 mod stored;
@@ -44,16 +48,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use hashbrown::HashTable;
+use hashbrown::{HashSet, HashTable};
 use mqtt::access::PasswordCheck;
 use mqtt::protocol::ServerRules;
 use mqtt::routing::{FilterTree, Matched, SeededHash};
-use mqtt::session::{QueueBounds, Session, Will};
+use mqtt::session::{Progress, QueueBounds, Session, Will};
 use mqtt::topic;
 use slab::Slab;
 
 use crate::access::Access;
-use crate::config::{Limits, QueueFull};
+use crate::config::{Level, Limits, QueueFull};
+use crate::messages::Origin as Exchange;
 use crate::stats::ShardStats;
 pub use auth::Verified;
 pub use commit::Commit;
@@ -63,6 +68,7 @@ pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
 pub use guesses::Origin;
 use outbox::BlockPool;
 pub use outbox::Output;
+use recording::Recording;
 pub use stored::{Elsewhere, message_of};
 use subscribe::Scan;
 use subscribers::{FilterEntry, Subscriber};
@@ -152,6 +158,8 @@ pub struct Shard {
     access: Arc<Access>,
     /// Absent on a node that keeps nothing.
     durability: Option<Box<Durability>>,
+    /// Absent without a journal.
+    recording: Option<Box<Recording>>,
     /// Passwords under verification; further ones than `Access` allows are refused (0x89).
     verifying: usize,
     blocks: BlockPool,
@@ -167,6 +175,12 @@ struct Entry {
     number: u64,
     /// Its epoch in the metadata; 0 for a session that does not outlive the process.
     epoch: u64,
+    /// Names it in the journal, as long as it is the same session; 0 like `epoch`.
+    generation: u64,
+    /// Messages that it has got, and whose publishers may send them again after a crash.
+    unsettled: Option<Box<HashSet<Exchange>>>,
+    /// What it was sent is to be recorded.
+    sent_listed: bool,
     session: Session,
     conn: Option<ConnKey>,
     /// The current connection's will, or the one that waits for its delay.
@@ -203,6 +217,8 @@ struct Scratch {
     /// QoS 0 frames already encoded for this publish.
     frames: send::Frames,
     due: Vec<Timer>,
+    /// What messages with records have come to.
+    progress: Vec<Progress>,
 }
 
 /// One session that a publish goes to.
@@ -266,6 +282,7 @@ impl Shard {
             read_pool: Vec::new(),
             access: Arc::default(),
             durability: None,
+            recording: None,
             verifying: 0,
             blocks: BlockPool::default(),
             scratch: Scratch::default(),
@@ -294,10 +311,11 @@ impl Shard {
         Some(key)
     }
 
-    /// Says where a connection comes from; without, it counts as local.
-    pub fn set_origin(&mut self, key: ConnKey, origin: Origin) {
+    /// Says where a connection comes from, and what it is promised about its messages; without, it
+    /// counts as local, and what it publishes is on the disk when it is acknowledged.
+    pub fn set_origin(&mut self, key: ConnKey, origin: Origin, level: Level) {
         if let Some(conn) = self.conn(key) {
-            conn.origin = origin;
+            (conn.origin, conn.level) = (origin, level);
         }
     }
 

@@ -38,6 +38,17 @@ struct Awaited {
     answered: u64,
 }
 
+/// The session of a CONNECT as the metadata has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Committed {
+    /// Names this opening.
+    pub(super) epoch: u64,
+    /// Names the session.
+    pub(super) generation: u64,
+    /// When it was asked for, on the shard's clock.
+    pub(super) asked_ms: u64,
+}
+
 impl Openings {
     pub(super) fn begin(&mut self, client_id: &str) {
         match self.by_client.get_mut(client_id) {
@@ -119,7 +130,7 @@ impl Shard {
         &mut self,
         key: ConnKey,
         opening: &Opening,
-        epoch: u64,
+        (epoch, generation): (u64, u64),
         present: bool,
         now_ms: u64,
     ) {
@@ -153,7 +164,7 @@ impl Shard {
             }
             _ => {}
         }
-        let committed = Some((epoch, opening.asked_ms));
+        let committed = Some(Committed { epoch, generation, asked_ms: opening.asked_ms });
         let assigned = opening.assigned.then_some(client_id);
         let auth_data = opening.auth_data.as_deref();
         connect::let_in(self, key, &request, assigned, &accepted, auth_data, committed, now_ms);
@@ -182,6 +193,7 @@ impl Shard {
         let Some(known) = self.find_session(client_id).filter(|_| resumes) else {
             return self.fetch_session(client_id, true, now_ms);
         };
+        self.set_generation(known, record.generation);
         let entry = &mut self.sessions[known.0 as usize];
         entry.epoch = epoch;
         entry.session.expiry_interval_s = record.expiry_interval_s;

@@ -12,7 +12,8 @@ use mqtt::wire::{
 use super::buffers::READ_BUFFER_BYTES;
 use super::close::Parting;
 use super::conn::Phase;
-use super::pressure::Pause;
+use super::owed::{Afterwards, Wait};
+use super::pressure::{Made, Pause};
 use super::{ConnKey, MAX_DRAINED_BYTES, Next, Received, Shard, auth, connect, mark_dirty};
 
 /// What a packet leads to.
@@ -33,7 +34,7 @@ pub(super) fn on_bytes(
     let mut used = 0;
     let mut next = None;
     let mut handled = 0;
-    let mail_before = shard.mail_sent;
+    let (mail_before, recorded_before) = (shard.mail_sent, shard.recorded_activity());
     while let Some(conn) = shard.conns.get_mut(key.0 as usize) {
         if conn.phase == Phase::Closing {
             conn.drained_bytes = conn.drained_bytes.saturating_add(read as u32);
@@ -110,10 +111,13 @@ pub(super) fn on_bytes(
     }
     shard.keep_rest(key, buffer, used);
     shard.settle(now_ms);
-    let published = shard.mail_sent != mail_before;
+    let made = Made {
+        mail: shard.mail_sent != mail_before,
+        records: shard.recorded_activity() != recorded_before,
+    };
     let next = match next {
-        None => shard.after_turn(key, read, published),
-        Some(Next::Again) => match shard.after_turn(key, read, published) {
+        None => shard.after_turn(key, read, made),
+        Some(Next::Again) => match shard.after_turn(key, read, made) {
             Next::Read => Next::Again,
             stop => stop,
         },
@@ -186,38 +190,49 @@ fn on_ack(shard: &mut Shard, key: ConnKey, ack: &Ack<'_>, now_ms: u64) {
     let id = ack.packet_id;
     match ack.kind {
         AckKind::PubRel => {
-            let known = entry.session.incoming.release(id);
+            let place = entry.session.incoming.release(id);
+            let known = place.is_some();
             if let Some(conn) = shard.conns.get_mut(key.0 as usize) {
                 conn.open_qos2 = conn.open_qos2.saturating_sub(known.into());
             }
             let reason =
                 if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
-            shard.acknowledge(key, AckKind::PubComp, id, reason);
+            let wait = shard.record_released(session_key, id, place);
+            shard.acknowledge_after(key, AckKind::PubComp, id, reason, wait, Afterwards::Nothing);
         }
         AckKind::PubAck | AckKind::PubRec | AckKind::PubComp => {
-            let ended = shard.change_outgoing(session_key, now_ms, |outgoing| match ack.kind {
-                AckKind::PubRec => outgoing.on_pubrec(id, ack.reason.is_error()),
-                AckKind::PubComp => {
-                    outgoing.on_pubcomp(id);
-                    PubRecOutcome::Over
-                }
-                _ => {
-                    outgoing.on_puback(id);
-                    PubRecOutcome::Over
-                }
-            });
+            let ended =
+                shard.change_outgoing(session_key, now_ms, |outgoing, progress| match ack.kind {
+                    AckKind::PubRec => outgoing.on_pubrec(id, ack.reason.is_error(), progress),
+                    AckKind::PubComp => {
+                        outgoing.on_pubcomp(id, progress);
+                        PubRecOutcome::Over
+                    }
+                    _ => {
+                        outgoing.on_puback(id, progress);
+                        PubRecOutcome::Over
+                    }
+                });
             let unknown = ReasonCode::PacketIdentifierNotFound;
-            match ended {
+            let release = match ended {
+                // The client forgets the identifier at PUBREL, and a PUBLISH that came again after a
+                // crash would be a new message: it leaves when the PUBREC is on the disk.
                 Some(PubRecOutcome::Release) => {
-                    shard.acknowledge(key, AckKind::PubRel, id, ReasonCode::Success);
+                    Some((ReasonCode::Success, shard.wait_for_received(session_key)))
                 }
-                Some(PubRecOutcome::Unknown) => {
-                    shard.acknowledge(key, AckKind::PubRel, id, unknown);
-                }
-                None if ack.kind == AckKind::PubRec => {
-                    shard.acknowledge(key, AckKind::PubRel, id, unknown);
-                }
-                Some(PubRecOutcome::Over) | None => {}
+                Some(PubRecOutcome::Unknown) => Some((unknown, Wait::default())),
+                None if ack.kind == AckKind::PubRec => Some((unknown, Wait::default())),
+                Some(PubRecOutcome::Over) | None => None,
+            };
+            if let Some((reason, wait)) = release {
+                shard.acknowledge_after(
+                    key,
+                    AckKind::PubRel,
+                    id,
+                    reason,
+                    wait,
+                    Afterwards::Nothing,
+                );
             }
             shard.pump_scans(session_key, now_ms);
         }

@@ -1,8 +1,8 @@
 //! Back-pressure: when a connection's reader stops, and when it goes on.
 //!
-//! A reader stops for four reasons: it published to a shard whose mailbox is full; its client does
-//! not read the answers it asks for; what it asked for waits for its commit; or it has had its turn
-//! and others wait. Stopping never loses bytes: they stay in the connection's unfinished packet, or in
+//! A reader stops for five reasons: it published to a shard whose mailbox is full; what it published
+//! has to be recorded, and the journal is behind; its client does not read the answers it asks for;
+//! what it asked for waits for its commit; or it has had its turn and others wait. Stopping never loses bytes: they stay in the connection's unfinished packet, or in
 //! the socket. While it is stopped the client's silence is not its own, so its keep-alive does not
 //! run.
 
@@ -21,10 +21,21 @@ const ANSWER_BYTES: usize = 64 << 10;
 pub enum Pause {
     /// Mail of this shard waits for room in another shard's mailbox.
     Mail,
+    /// The journal is behind.
+    Journal,
     /// The client does not read its answers.
     Output,
     /// What it asked for waits for its commit.
     Commit,
+}
+
+/// What a turn of a connection made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    /// Mail for other shards.
+    pub(super) mail: bool,
+    /// Records, or acknowledgements that wait for them.
+    pub(super) records: bool,
 }
 
 impl Shard {
@@ -60,12 +71,13 @@ impl Shard {
     pub(super) fn turn_is_over(&self, handled: usize) -> bool {
         let mail_is_full =
             || self.mail.iter().any(|mail| mail.len() >= self.limits.max_mailbox_messages);
-        handled >= PACKETS_PER_TURN || (handled > 0 && mail_is_full())
+        handled >= PACKETS_PER_TURN || (handled > 0 && (self.is_backed_up() || mail_is_full()))
     }
 
-    /// What the reader does after a turn in which it `published` across shards or not.
-    pub(super) fn after_turn(&mut self, key: ConnKey, read: usize, published: bool) -> Next {
-        let congested = published && self.is_congested();
+    /// What the reader does after a turn that made something or not.
+    pub(super) fn after_turn(&mut self, key: ConnKey, read: usize, made: Made) -> Next {
+        let congested = made.mail && self.is_congested();
+        let backed_up = made.records && self.is_backed_up();
         let max_output = self.limits.max_outbox_bytes.saturating_add(ANSWER_BYTES);
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Next::Drain };
         conn.turn_bytes = conn.turn_bytes.saturating_add(read as u32);
@@ -75,6 +87,11 @@ impl Shard {
         if congested {
             self.stats.publisher_pauses.add(1);
             conn.pause = Some(Pause::Mail);
+            return Next::Wait;
+        }
+        if backed_up {
+            self.stats.journal_pauses.add(1);
+            conn.pause = Some(Pause::Journal);
             return Next::Wait;
         }
         if conn.outbox.len_bytes() > max_output {
@@ -90,13 +107,14 @@ impl Shard {
 
     /// Whether a stopped reader may go on; it then does so at once.
     pub fn may_read(&mut self, key: ConnKey, now_ms: u64) -> bool {
-        let congested = self.is_congested();
+        let (congested, backed_up) = (self.is_congested(), self.is_backed_up());
         let max_output = self.limits.max_outbox_bytes;
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return true };
         let stopped = match conn.pause {
             _ if conn.phase == Phase::Closing || conn.broken => false,
             None | Some(Pause::Commit) => false, // that reader is not stopped here
             Some(Pause::Mail) => congested,
+            Some(Pause::Journal) => backed_up,
             Some(Pause::Output) => conn.outbox.len_bytes() > max_output,
         };
         if !stopped && conn.pause.take().is_some() {

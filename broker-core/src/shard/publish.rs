@@ -12,10 +12,12 @@ use mqtt::topic;
 use mqtt::wire::{AckKind, Properties, Publish, QoS, ReasonCode, Version};
 use smallvec::SmallVec;
 
+use super::owed::{Afterwards, Wait};
 use super::send::{Frames, send_qos0};
 use super::share::Group;
 use super::subscribers::Subscriber;
-use super::{ConnKey, Mail, Remote, Shard, Target, mark_dirty};
+use super::{ConnKey, Remote, Shard, Target, mark_dirty};
+use crate::messages::MailKind;
 
 /// One shard that a publish goes to.
 struct Hop {
@@ -34,7 +36,7 @@ pub(super) enum Retaining {
 }
 
 /// The share groups that a publish goes to on this shard.
-enum Groups<'a> {
+pub(super) enum Groups<'a> {
     /// All that match: this is the only shard.
     All,
     /// Those that chose this shard.
@@ -74,7 +76,9 @@ impl Shard {
             let incoming = &mut entry.session.incoming;
             if incoming.contains(id) {
                 // Answered again, delivered once [MQTT-4.3.3-10].
-                self.acknowledge_in_turn(key, AckKind::PubRec, id, ReasonCode::Success);
+                let then = self.taken(session, id);
+                let (wait, reason) = (self.wait_so_far(), ReasonCode::Success);
+                self.acknowledge_in_turn(key, AckKind::PubRec, id, reason, wait, then);
                 return Ok(());
             }
             if conn.open_qos2 >= self.limits.receive_maximum {
@@ -84,6 +88,7 @@ impl Shard {
                 ));
             }
         }
+        let (mut wait, mut then) = (Wait::default(), Afterwards::Nothing);
         let reason = if topic.starts_with("$SYS/") {
             ReasonCode::NotAuthorized // the server's own topics (4.7.2)
         } else if self.limits.check_payload_format
@@ -117,6 +122,9 @@ impl Shard {
                 expires_at_ms,
                 origin,
             };
+            if publish.qos > QoS::AtMostOnce && self.has_no_room_for(&draft) {
+                return self.refuse_publish(key, publish, now_ms);
+            }
             if draft.retain && self.is_durable() && self.may_retain(&draft) {
                 self.take_incoming(key, publish);
                 let ack = match publish.qos {
@@ -124,19 +132,21 @@ impl Shard {
                     QoS::AtLeastOnce => publish.packet_id.map(|id| (AckKind::PubAck, id)),
                     QoS::ExactlyOnce => publish.packet_id.map(|id| (AckKind::PubRec, id)),
                 };
-                self.owe_publish(session, &draft, ack);
+                self.owe_publish(session, &draft, ack, publish.dup);
                 return Ok(());
             }
             let retaining = if self.is_durable() { Retaining::Elsewhere } else { Retaining::Now };
-            match self.publish_as(&draft, retaining, now_ms) {
-                true => ReasonCode::Success,
-                false => ReasonCode::NoMatchingSubscribers,
-            }
+            let exchange = publish.packet_id.map(|id| (session, id, publish.dup));
+            let any;
+            (any, wait, then) = self.publish_for(key, exchange, &draft, retaining, now_ms);
+            if any { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers }
         };
         let Some(id) = publish.packet_id else { return Ok(()) };
         match publish.qos {
             QoS::AtMostOnce => {}
-            QoS::AtLeastOnce => self.acknowledge_in_turn(key, AckKind::PubAck, id, reason),
+            QoS::AtLeastOnce => {
+                self.acknowledge_in_turn(key, AckKind::PubAck, id, reason, wait, then);
+            }
             QoS::ExactlyOnce => {
                 // An error code ends the exchange [MQTT-4.3.3-9]; 3.x cannot be told one.
                 let session =
@@ -150,7 +160,7 @@ impl Shard {
                         conn.open_qos2 = conn.open_qos2.saturating_add(1);
                     }
                 }
-                self.acknowledge_in_turn(key, AckKind::PubRec, id, reason);
+                self.acknowledge_in_turn(key, AckKind::PubRec, id, reason, wait, then);
             }
         }
         Ok(())
@@ -243,7 +253,7 @@ impl Shard {
                 self.deliver(draft, &mut kept, plain, &Groups::Chosen(&groups), now_ms);
             } else {
                 let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
-                let mail = Mail::Publish(Remote { message, plain, groups });
+                let mail = self.remote(shard, message, plain, groups);
                 self.send_mail(shard, mail);
             }
         }
@@ -298,7 +308,7 @@ impl Shard {
     }
 
     /// Fills `targets`; returns how many lists they came from: entries of one list are distinct.
-    fn collect(
+    pub(super) fn collect(
         &self,
         draft: &Draft<'_>,
         plain: bool,
@@ -407,6 +417,11 @@ impl Shard {
         if to.no_local() && entry.number == draft.origin {
             return; // [MQTT-3.8.3-3]
         }
+        if let Some(recording) = self.recording.as_mut()
+            && recording.is_known(to.session, entry)
+        {
+            return;
+        }
         let one_id = [to.id];
         let ids = if to.id > 0 { &one_id[..] } else { ids };
         let retain = draft.retain && to.retain_as_published(); // [MQTT-3.3.1-12], [MQTT-3.3.1-13]
@@ -435,7 +450,7 @@ impl Shard {
         let message = kept.get_or_insert_with(|| Arc::new(Message::keep(draft))).clone();
         let share = target.share.clone();
         let delivery = Delivery { qos, retain, subscription_ids: ids.into(), share };
-        self.deliver_queued(to.session, Queued { message, delivery }, now_ms);
+        self.deliver_queued(to.session, Queued::new(message, delivery), now_ms);
     }
 
     /// Closes connections whose queue overflowed, then posts mail.
@@ -462,6 +477,10 @@ pub(super) fn is_as_announced(properties: &Properties<'_>, payload: &[u8]) -> bo
 
 /// Delivers a publish that another shard routed here.
 pub(super) fn deliver_remote(shard: &mut Shard, remote: &Remote, now_ms: u64) {
+    let Remote { from, counted, level, origin, .. } = *remote;
+    // What is sent on is waited for once: see `MailKind`.
+    let tracked = counted.filter(|kind| *kind == MailKind::First).map(|_| MailKind::Forwarded);
+    shard.begin_publish(level, origin, tracked);
     let draft = remote.message.draft();
     let mut kept = Some(remote.message.clone());
     let groups = Groups::Chosen(&remote.groups);
@@ -472,6 +491,10 @@ pub(super) fn deliver_remote(shard: &mut Shard, remote: &Remote, now_ms: u64) {
             // Its last member here left while the mail was under way.
             shard.forward(group.filter(), group.name(), &draft, &remote.message, now_ms);
         }
+    }
+    let wait = shard.end_publish();
+    if let (Some(recording), Some(kind)) = (shard.recording.as_mut(), counted) {
+        recording.count_received(from, kind, wait);
     }
     shard.settle(now_ms);
 }

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use mqtt::session::{
-    Draft, Lifetime, Outgoing, QueueBounds, Queued, Rejected, SHARE_PAYLOAD_BYTES, Step,
+    Draft, Lifetime, Outgoing, Place, Progress, QueueBounds, Queued, Rejected, SHARE_PAYLOAD_BYTES,
+    Step,
 };
 use mqtt::wire::{
     AckKind, MAX_PACKET_BYTES, PacketId, PublishHead, QoS, ReasonCode, Version, encode_ack,
@@ -13,6 +14,7 @@ use mqtt::wire::{
 use super::conn::{Conn, Phase};
 use super::held::Held;
 use super::outbox::BlockPool;
+use super::recording::Recording;
 use super::{ConnKey, SessionKey, Shard, mark_dirty};
 use crate::config::{Limits, QueueFull};
 use crate::stats::ShardStats;
@@ -28,23 +30,35 @@ pub(super) struct Frames {
 impl Shard {
     /// Sends a QoS 1 or 2 message to a session's client, or puts it at the end of its queue, as its
     /// bounds allow.
-    pub(super) fn deliver_queued(&mut self, key: SessionKey, queued: Queued, now_ms: u64) {
+    pub(super) fn deliver_queued(&mut self, key: SessionKey, mut queued: Queued, now_ms: u64) {
+        let mark = self.begin_record(key, &mut queued);
         let Self { sessions, conns, blocks, dirty, stats, limits, bounds, evictions, .. } = self;
+        let stored = stored(&self.recording);
+        let progress = &mut self.scratch.progress;
         let Some(entry) = sessions.get_mut(key.0 as usize) else { return };
         let outgoing = entry.session.outgoing_mut();
         let before = Held::of(outgoing, limits);
         let conn_key = entry.conn;
         let conn = conn_key.and_then(|key| Some((key, conns.get_mut(key.0 as usize)?)));
-        let mut way = Way { blocks, dirty, stats, limits, bounds, now_ms };
+        let qos = queued.delivery.qos;
+        let mut way = Way { blocks, dirty, stats, limits, bounds, stored, progress, now_ms };
         let result = match conn {
             Some((conn_key, conn)) => way.send(conn_key, conn, outgoing, queued),
-            None => outgoing.enqueue(queued, bounds),
+            None => outgoing.enqueue(queued, bounds, way.progress),
         };
         before.became(Held::of(outgoing, limits), stats);
+        let sent = outgoing.inflight() > 0;
         if let Err(Rejected { dropped }) = result {
             stats.dropped_queue.add(dropped as u64);
             if limits.queue_full == QueueFull::Disconnect {
                 evictions.extend(conn_key);
+            }
+        }
+        if let Some(mark) = mark {
+            self.end_record(key, mark, qos == QoS::ExactlyOnce && conn_key.is_some());
+            self.note_progress(key);
+            if sent {
+                self.note_sent(key);
             }
         }
     }
@@ -66,7 +80,7 @@ impl Shard {
 
     /// The queue's part of [`Shard::pump`].
     pub(super) fn pump_window(&mut self, key: SessionKey, now_ms: u64) {
-        self.change_outgoing(key, now_ms, |_| ());
+        self.change_outgoing(key, now_ms, |_, _| ());
     }
 
     /// Changes what a session holds for its client, then sends what that lets through. `None` when
@@ -76,22 +90,36 @@ impl Shard {
         &mut self,
         key: SessionKey,
         now_ms: u64,
-        change: impl FnOnce(&mut Outgoing) -> T,
+        change: impl FnOnce(&mut Outgoing, &mut Vec<Progress>) -> T,
     ) -> Option<T> {
         let Self { sessions, conns, blocks, dirty, stats, limits, bounds, .. } = self;
+        let stored = stored(&self.recording);
+        let progress = &mut self.scratch.progress;
         let entry = sessions.get_mut(key.0 as usize)?;
         let outgoing = entry.session.outgoing.as_mut()?;
         let before = Held::of(outgoing, limits);
-        let changed = change(outgoing);
+        let changed = change(outgoing, progress);
+        let is_durable = entry.generation > 0;
         if outgoing.owes()
             && let Some(conn_key) = entry.conn
             && let Some(conn) = conns.get_mut(conn_key.0 as usize)
         {
-            Way { blocks, dirty, stats, limits, bounds, now_ms }.drain(conn_key, conn, outgoing);
+            let mut way = Way { blocks, dirty, stats, limits, bounds, stored, progress, now_ms };
+            way.drain(conn_key, conn, outgoing);
         }
         before.became(Held::of(outgoing, limits), stats);
+        if is_durable {
+            self.note_sent(key);
+            self.note_progress(key);
+        }
         Some(changed)
     }
+}
+
+/// Before which place all records are on the disk.
+#[inline]
+fn stored(recording: &Option<Box<Recording>>) -> Place {
+    recording.as_ref().map_or(Place::PENDING, |recording| recording.stored)
 }
 
 /// What sending to a session's client takes from its shard.
@@ -101,6 +129,8 @@ struct Way<'a> {
     stats: &'a ShardStats,
     limits: &'a Limits,
     bounds: &'a QueueBounds,
+    stored: Place,
+    progress: &'a mut Vec<Progress>,
     now_ms: u64,
 }
 
@@ -116,18 +146,18 @@ impl Way<'_> {
     ) -> Result<(), Rejected> {
         let room = conn.outbox.len_bytes() < self.limits.max_outbox_bytes;
         let window = if room { conn.window } else { 0 };
-        let sent = outgoing.send_at_once(queued, window, self.bounds, self.now_ms);
+        let sent = outgoing.send_at_once(queued, window, self.bounds, self.stored, self.now_ms);
         let queued = match sent {
             Ok(step) => {
                 if let Some(id) = step.and_then(|step| self.write(key, conn, step)) {
-                    outgoing.abandon(id);
+                    outgoing.abandon(id, self.progress);
                 }
                 conn.note_slow(self.limits.max_outbox_bytes, self.stats);
                 return Ok(());
             }
             Err(queued) => queued,
         };
-        let result = outgoing.enqueue(queued, self.bounds);
+        let result = outgoing.enqueue(queued, self.bounds, self.progress);
         self.drain(key, conn, outgoing);
         result
     }
@@ -136,10 +166,17 @@ impl Way<'_> {
     fn drain(&mut self, key: ConnKey, conn: &mut Conn, outgoing: &mut Outgoing) {
         let mut expired = 0;
         while conn.outbox.len_bytes() < self.limits.max_outbox_bytes {
-            let step = outgoing.next_step(conn.window, self.bounds, self.now_ms, &mut expired);
+            let step = outgoing.next_step(
+                conn.window,
+                self.bounds,
+                self.stored,
+                self.now_ms,
+                &mut expired,
+                self.progress,
+            );
             let Some(step) = step else { break };
             if let Some(id) = self.write(key, conn, step) {
-                outgoing.abandon(id);
+                outgoing.abandon(id, self.progress);
             }
         }
         self.stats.dropped_expired.add(expired);

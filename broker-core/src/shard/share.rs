@@ -15,8 +15,9 @@ use mqtt::wire::QoS;
 use smallvec::SmallVec;
 
 use super::subscribers::{List, Subscriber};
-use super::{Mail, Remote, SessionKey, Shard};
+use super::{SessionKey, Shard};
 use crate::config::SharedStrategy;
+use crate::messages::{Done, MailKind};
 
 /// The members of one share group on this shard.
 #[derive(Debug)]
@@ -166,15 +167,24 @@ impl Shard {
     }
 
     /// Gives messages that a leaving member was owed to the other members of their groups. A group
-    /// without any drops them.
-    pub(super) fn hand_on(&mut self, owed: Vec<Queued>, now_ms: u64) {
-        for Queued { message, delivery } in owed {
+    /// without any drops them. What was recorded for the session of this `generation` is so until
+    /// the next one has it; a session that has ended has nothing recorded any more.
+    pub(super) fn hand_on(&mut self, owed: Vec<Queued>, generation: u64, now_ms: u64) {
+        for Queued { message, delivery, seq, place } in owed {
             let Some(raw) = &delivery.share else { continue };
             let Ok(parsed) = parse_filter(raw) else { continue };
             let Some(name) = parsed.share else { continue };
             let mut draft = message.draft();
             draft.qos = delivery.qos.max(QoS::AtLeastOnce);
+            if let Some(recording) = self.recording.as_mut() {
+                let level = recording.node.level(recording.node.default_level(), draft.topic);
+                recording.begin_publish(level, None, Some(MailKind::First));
+            }
             self.forward(parsed.filter, name.as_str(), &draft, &message, now_ms);
+            let wait = self.end_publish();
+            if place.is_recorded() {
+                self.done_after(Done { generation, seq }, place, wait);
+            }
         }
     }
 
@@ -196,8 +206,8 @@ impl Shard {
         match shard {
             Some((shard, Some(group))) if shard != self.id => {
                 let groups = SmallVec::from_iter([group]);
-                let (message, plain) = (message.clone(), false);
-                self.send_mail(shard, Mail::Publish(Remote { message, plain, groups }));
+                let mail = self.remote(shard, message.clone(), false, groups);
+                self.send_mail(shard, mail);
             }
             Some(_) => self.deliver_shared(filter, name, draft, message, now_ms),
             None => {}

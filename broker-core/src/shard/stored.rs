@@ -70,6 +70,7 @@ impl Shard {
             // Nothing retained is owed again, and a refusal by a lower limit is final.
             let _ = self.subscribe(key, &stored.filter, options, stored.id);
         }
+        self.set_generation(key, record.generation);
         let Some(durability) = self.durability.as_ref() else { return };
         let local_ms =
             |wall_ms: u64| wall_ms.saturating_sub(durability.wall_offset_ms).max(now_ms + 1);
@@ -117,7 +118,10 @@ impl Shard {
                 }
                 entry.epoch = 0; // the other node's from now on: nothing is recorded for it here
                 entry.will = None;
-                if let Some(conn) = entry.conn {
+                let conn = entry.conn;
+                self.record_ended(key);
+                self.set_generation(key, 0);
+                if let Some(conn) = conn {
                     self.stats.takeovers.add(1);
                     self.say_disconnect(conn, ReasonCode::SessionTakenOver);
                     self.detach(conn, Parting::TakenOver, now_ms);

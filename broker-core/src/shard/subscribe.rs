@@ -122,7 +122,8 @@ impl Shard {
         entry.shared -= u32::from(raw.starts_with("$share/"));
         let owed = self.take_queued_of(session, raw);
         self.forget_subscription(session, raw);
-        self.hand_on(owed, now_ms);
+        let generation = self.sessions.get(session.0 as usize).map_or(0, |entry| entry.generation);
+        self.hand_on(owed, generation, now_ms);
         true
     }
 
@@ -288,7 +289,7 @@ impl Shard {
         if qos > QoS::AtMostOnce {
             // Sent because of a subscription: the retain flag is set (3.3.1.3).
             let delivery = Delivery { qos, retain: true, subscription_ids: ids, share: None };
-            self.deliver_queued(key, Queued { message, delivery }, now_ms);
+            self.deliver_queued(key, Queued::new(message, delivery), now_ms);
             return;
         }
         let Some(conn) = self.conns.get_mut(conn_key.0 as usize) else { return };

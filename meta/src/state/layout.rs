@@ -116,7 +116,8 @@ fn the_numbers_of_commands_and_replies_stay() {
     starts(Command::SetConfig { key, expected, value }, 18, b"\x01k\x01\x01\x01\x01\x07");
 
     golden(&Reply::Done, b"\x01\x00");
-    golden(&Reply::Session { epoch: 300, present: true }, b"\x01\x01\xac\x02\x01");
+    let session = Reply::Session { epoch: 300, generation: 7, present: true };
+    golden(&session, b"\x01\x01\xac\x02\x07\x01");
     golden(&Reply::Config { version: 1 }, b"\x01\x02\x01");
     golden(&Reply::Refused(Refusal::Stale), b"\x01\x03\x00");
     golden(&Reply::Refused(Refusal::NotFound), b"\x01\x03\x01");

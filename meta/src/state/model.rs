@@ -148,7 +148,7 @@ impl Model {
             subscriptions: 0,
         };
         self.sessions.insert(client, (session, held));
-        Ok(Reply::Session { epoch, present })
+        Ok(Reply::Session { epoch, generation, present })
     }
 
     fn current(

@@ -7,6 +7,8 @@
 mod incoming;
 mod message;
 mod outgoing;
+mod place;
+mod restore;
 mod subscriptions;
 mod will;
 mod window;
@@ -16,6 +18,8 @@ pub use message::{Draft, Lifetime, Message, SHARE_PAYLOAD_BYTES};
 pub use outgoing::{
     Delivery, Outgoing, PubRecOutcome, QueueBounds, QueueFull, Queued, Rejected, Step,
 };
+pub use place::{Place, Progress};
+pub use restore::Restored;
 pub use subscriptions::{Subscription, Subscriptions};
 pub use will::Will;
 

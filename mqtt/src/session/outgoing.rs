@@ -1,4 +1,8 @@
 //! QoS 1 and 2 towards a client: the window of unacknowledged messages and the queue behind it.
+//!
+//! A session that outlives the process *numbers* its messages, in the order of the queue and for
+//! ever upwards. The packet identifier follows from the number, so that a message is sent again under
+//! the identifier that its client knows, also by the next process, without a record of each send.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,6 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::message::{Lifetime, Message};
+use super::place::{Place, Progress};
 use super::window::{Inflight, KEPT, Window};
 use crate::wire::{PacketId, QoS};
 
@@ -29,9 +34,24 @@ pub struct Queued {
     pub message: Arc<Message>,
     /// How.
     pub delivery: Delivery,
+    /// Its number in a session that numbers; 0 in others.
+    pub seq: u64,
+    /// Its record.
+    pub place: Place,
 }
 
 impl Queued {
+    /// Whether it must not be sent yet, when all records before `stored` are on disk.
+    #[inline]
+    fn waits_for(&self, stored: Place) -> bool {
+        self.place >= stored && self.delivery.qos == QoS::ExactlyOnce
+    }
+
+    /// A message without a number and without a record.
+    pub fn new(message: Arc<Message>, delivery: Delivery) -> Self {
+        Self { message, delivery, seq: 0, place: Place::NONE }
+    }
+
     /// The message and what delivering it takes, the size that the bounds count.
     pub fn size_bytes(&self) -> usize {
         let ids = self.delivery.subscription_ids.len() * size_of::<u32>();
@@ -98,20 +118,33 @@ pub enum PubRecOutcome {
 /// The sending side of a session.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    inflight: Window,
+    pub(super) inflight: Window,
     /// Identifiers to send again on this connection, oldest first.
-    resend: VecDeque<PacketId>,
-    queue: VecDeque<Queued>,
-    queued_bytes: usize,
-    inflight_bytes: usize,
+    pub(super) resend: VecDeque<PacketId>,
+    pub(super) queue: VecDeque<Queued>,
+    pub(super) queued_bytes: usize,
+    pub(super) inflight_bytes: usize,
+    /// The number of the next message; 0 when they are not numbered.
+    pub(super) next_seq: u64,
+}
+
+/// The packet identifier of a numbered message.
+pub(super) fn id_of(seq: u64) -> PacketId {
+    PacketId::new((seq % u64::from(u16::MAX)) as u16 + 1).unwrap_or(PacketId::MIN)
 }
 
 impl Outgoing {
-    /// Puts a message at the end of the queue.
+    /// Puts a message at the end of the queue, with the next number where messages are numbered.
+    /// What has a record and makes room is told to `progress`.
     ///
     /// # Errors
     /// [`Rejected`] when the bounds are reached, after applying their policy.
-    pub fn enqueue(&mut self, queued: Queued, bounds: &QueueBounds) -> Result<(), Rejected> {
+    pub fn enqueue(
+        &mut self,
+        mut queued: Queued,
+        bounds: &QueueBounds,
+        progress: &mut Vec<Progress>,
+    ) -> Result<(), Rejected> {
         let size = queued.size_bytes();
         let mut dropped = 0;
         // One message always fits an empty queue: a bound below its size would stop it for ever.
@@ -123,29 +156,45 @@ impl Outgoing {
             if bounds.when_full == QueueFull::DropNew {
                 return Err(Rejected { dropped });
             }
-            self.pop_queue();
+            if let Some(old) = self.pop_queue() {
+                Progress::done(old.seq, old.place, progress);
+            }
         }
         self.queued_bytes += size;
+        self.number(&mut queued);
         self.queue.push_back(queued);
         if dropped > 0 { Err(Rejected { dropped }) } else { Ok(()) }
     }
 
     /// The next packet to send, or `None` when nothing is owed, or the window of `window`
     /// unacknowledged messages [MQTT-3.3.4-9] or of `bounds.max_bytes` is full. Messages that
-    /// expired in the queue are dropped and counted in `expired`; one that was sent before is sent
-    /// again all the same.
+    /// expired in the queue are dropped, counted in `expired`, and told to `progress`; one that was
+    /// sent before is sent again all the same.
+    ///
+    /// QoS 2 waits for its record, and all behind it for their turn: what is not before `stored`
+    /// could be lost and published again, and reach the client twice. A PUBREL waits for the record
+    /// of its PUBREC: the client forgets the identifier when it comes, and a PUBLISH that is sent
+    /// again would be a new message. And a numbered message waits while its identifier is under way,
+    /// which only a client that leaves 65,535 others behind an unacknowledged one gets to see.
     pub fn next_step(
         &mut self,
         window: u16,
         bounds: &QueueBounds,
+        stored: Place,
         now_ms: u64,
         expired: &mut u64,
+        progress: &mut Vec<Progress>,
     ) -> Option<Step<'_>> {
         let unsent = self.resend.len();
         if self.inflight.len().saturating_sub(unsent) >= usize::from(window) {
             return None;
         }
-        if let Some(id) = self.resend.pop_front() {
+        if let Some(&id) = self.resend.front() {
+            let waits = |entry: &Inflight| entry.publish.is_none() && entry.place >= stored;
+            if self.inflight.get(id).is_some_and(waits) {
+                return None;
+            }
+            self.resend.pop_front();
             return Some(match self.inflight.get(id)?.publish.as_ref() {
                 Some(queued) => Step::Publish { id, dup: true, queued },
                 None => Step::Release(id),
@@ -155,12 +204,18 @@ impl Outgoing {
             return None;
         }
         loop {
-            let queued = self.pop_queue()?;
-            if queued.message.lifetime(now_ms) == Lifetime::Expired {
-                *expired += 1;
-                continue;
+            let first = self.queue.front()?;
+            if first.message.lifetime(now_ms) != Lifetime::Expired {
+                if first.waits_for(stored) || !self.may_begin(first.seq) {
+                    return None;
+                }
+                let first = self.pop_queue()?;
+                return self.begin(first);
             }
-            return self.begin(queued);
+            if let Some(late) = self.pop_queue() {
+                *expired += 1;
+                Progress::done(late.seq, late.place, progress);
+            }
         }
     }
 
@@ -168,21 +223,29 @@ impl Outgoing {
     /// [`next_step`](Self::next_step) would lead to. Gives it back when it has to go that way.
     ///
     /// # Errors
-    /// The message, when others are owed before it, the window is full, or it has expired.
+    /// The message, when others are owed before it, the window is full, it has expired, or it waits
+    /// for its record.
     #[inline]
     pub fn send_at_once(
         &mut self,
-        queued: Queued,
+        mut queued: Queued,
         window: u16,
         bounds: &QueueBounds,
+        stored: Place,
         now_ms: u64,
     ) -> Result<Option<Step<'_>>, Queued> {
         let open = self.queue.is_empty()
             && self.resend.is_empty()
             && self.inflight.len() < usize::from(window)
             && (self.inflight_bytes < bounds.max_bytes || self.inflight.len() == 0)
-            && queued.message.lifetime(now_ms) != Lifetime::Expired;
-        if open { Ok(self.begin(queued)) } else { Err(queued) }
+            && queued.message.lifetime(now_ms) != Lifetime::Expired
+            && !queued.waits_for(stored)
+            && self.may_begin(self.next_seq);
+        if !open {
+            return Err(queued);
+        }
+        self.number(&mut queued);
+        Ok(self.begin(queued))
     }
 
     /// Whether anything waits to be sent.
@@ -193,37 +256,47 @@ impl Outgoing {
 
     /// Forgets the message that `next_step` just gave: the client cannot take it (too large), and
     /// the server acts as if it had been delivered [MQTT-3.1.2-25].
-    pub fn abandon(&mut self, id: PacketId) {
-        self.forget(id);
+    pub fn abandon(&mut self, id: PacketId, progress: &mut Vec<Progress>) {
+        self.forget(id, progress);
     }
 
     /// PUBACK: the message is delivered. False when the identifier is unknown.
-    pub fn on_puback(&mut self, id: PacketId) -> bool {
-        self.finish(id, |entry| {
+    pub fn on_puback(&mut self, id: PacketId, progress: &mut Vec<Progress>) -> bool {
+        self.finish(id, progress, |entry| {
             entry.publish.as_ref().is_some_and(|q| q.delivery.qos == QoS::AtLeastOnce)
         })
     }
 
     /// PUBREC with or without an error code.
-    pub fn on_pubrec(&mut self, id: PacketId, refused: bool) -> PubRecOutcome {
+    pub fn on_pubrec(
+        &mut self,
+        id: PacketId,
+        refused: bool,
+        progress: &mut Vec<Progress>,
+    ) -> PubRecOutcome {
         let Some(entry) = self.inflight.get_mut(id) else { return PubRecOutcome::Unknown };
         match &entry.publish {
             Some(queued) if queued.delivery.qos != QoS::ExactlyOnce => PubRecOutcome::Unknown,
             _ if refused => {
-                self.forget(id);
+                self.forget(id, progress);
                 PubRecOutcome::Over
             }
             _ => {
-                let payload = entry.publish.take();
-                self.inflight_bytes -= payload.map_or(0, |queued| queued.size_bytes());
+                if let Some(queued) = entry.publish.take() {
+                    self.inflight_bytes -= queued.size_bytes();
+                    if entry.place.is_recorded() {
+                        progress.push(Progress::Received { seq: entry.order, place: entry.place });
+                        entry.place = Place::PENDING;
+                    }
+                }
                 PubRecOutcome::Release
             }
         }
     }
 
     /// PUBCOMP: the exchange is over. False when no PUBREL was owed for the identifier.
-    pub fn on_pubcomp(&mut self, id: PacketId) -> bool {
-        self.finish(id, |entry| entry.publish.is_none())
+    pub fn on_pubcomp(&mut self, id: PacketId, progress: &mut Vec<Progress>) -> bool {
+        self.finish(id, progress, |entry| entry.publish.is_none())
     }
 
     /// A new connection: everything unacknowledged is owed again, in the order it was first sent
@@ -277,19 +350,43 @@ impl Outgoing {
     #[inline]
     fn begin(&mut self, queued: Queued) -> Option<Step<'_>> {
         self.inflight_bytes += queued.size_bytes();
-        let (id, queued) = self.inflight.begin(queued);
+        let (id, queued) = if queued.seq > 0 && self.next_seq > 0 {
+            let id = id_of(queued.seq);
+            let (order, place) = (queued.seq, queued.place);
+            (id, self.inflight.begin_as(id, Inflight { order, place, publish: Some(queued) }))
+        } else {
+            self.inflight.begin(queued)
+        };
         queued.map(|queued| Step::Publish { id, dup: false, queued })
     }
 
-    fn forget(&mut self, id: PacketId) {
-        self.finish(id, |_| true);
+    /// Whether the identifier of a number is free; always where messages are not numbered.
+    #[inline]
+    fn may_begin(&self, seq: u64) -> bool {
+        self.next_seq == 0 || seq == 0 || self.inflight.get(id_of(seq)).is_none()
+    }
+
+    #[inline]
+    fn number(&mut self, queued: &mut Queued) {
+        queued.seq = self.next_seq;
+        self.next_seq += u64::from(self.next_seq > 0);
+    }
+
+    fn forget(&mut self, id: PacketId, progress: &mut Vec<Progress>) {
+        self.finish(id, progress, |_| true);
     }
 
     /// Takes an exchange out if it is `legal` now, also where it waits to be sent again: a client
     /// may answer before that, to what it got on an earlier connection.
     #[inline]
-    fn finish(&mut self, id: PacketId, legal: impl FnOnce(&Inflight) -> bool) -> bool {
+    fn finish(
+        &mut self,
+        id: PacketId,
+        progress: &mut Vec<Progress>,
+        legal: impl FnOnce(&Inflight) -> bool,
+    ) -> bool {
         let Some(entry) = self.inflight.end_if(id, legal) else { return false };
+        Progress::done(entry.order, entry.place, progress);
         self.inflight_bytes -= entry.publish.map_or(0, |queued| queued.size_bytes());
         if self.resend.front() == Some(&id) {
             self.resend.pop_front();

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use super::outgoing::Queued;
+use super::place::Place;
 use crate::wire::PacketId;
 
 /// Packet identifiers: 1 to 65535.
@@ -17,8 +18,11 @@ pub(super) const KEPT: usize = 64;
 /// One exchange that the client has not ended.
 #[derive(Debug)]
 pub(super) struct Inflight {
-    /// Counts sends, so that a resume can restore their order.
+    /// Counts sends, so that a resume can restore their order; the message's number where it has
+    /// one, which grows alike.
     pub(super) order: u64,
+    /// The record of the message or, once PUBREC came, of that.
+    pub(super) place: Place,
     /// `None` once PUBREC came: only PUBREL is owed, whether the message expires or not.
     pub(super) publish: Option<Queued>,
 }
@@ -55,9 +59,44 @@ impl Window {
         let id = self.free_id();
         self.sent += 1;
         self.in_ring += 1;
-        self.ring.push_back(Some(Inflight { order: self.sent, publish: Some(queued) }));
+        let place = queued.place;
+        self.ring.push_back(Some(Inflight { order: self.sent, place, publish: Some(queued) }));
         let entry = self.ring.back().and_then(Option::as_ref);
         (id, entry.and_then(|entry| entry.publish.as_ref()))
+    }
+
+    /// Begins an exchange under an identifier that is given. It must be free.
+    pub(super) fn begin_as(&mut self, id: PacketId, entry: Inflight) -> Option<&Queued> {
+        debug_assert!(self.get(id).is_none(), "an identifier is used twice");
+        self.sent = self.sent.max(entry.order);
+        // Numbers that were never sent leave gaps; a wide one sets aside what is before it.
+        let place = loop {
+            let place = self.place(id);
+            if self.ring.is_empty() {
+                self.front = usize::from(id.get()) - 1;
+                break 0;
+            }
+            if place < IDS.min(2 * self.in_ring + SLACK) {
+                break place;
+            }
+            self.set_front_aside();
+        };
+        while self.ring.len() <= place {
+            self.ring.push_back(None);
+        }
+        self.in_ring += 1;
+        self.ring[place].insert(entry).publish.as_ref()
+    }
+
+    /// Orders those to come behind `order`.
+    pub(super) fn raise_order(&mut self, order: u64) {
+        self.sent = self.sent.max(order);
+    }
+
+    /// The order of the last exchange that began.
+    #[inline]
+    pub(super) fn last_order(&self) -> u64 {
+        self.sent
     }
 
     #[inline]
@@ -96,6 +135,11 @@ impl Window {
                 self.aside.remove(&id)
             }
         }
+    }
+
+    /// All exchanges, in no order.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Inflight> {
+        self.ring.iter_mut().flatten().chain(self.aside.values_mut())
     }
 
     /// All exchanges, in no order.
@@ -195,7 +239,7 @@ mod tests {
         let qos = QoS::AtLeastOnce;
         let delivery =
             Delivery { qos, retain: false, subscription_ids: Default::default(), share: None };
-        Queued { message: Arc::new(message), delivery }
+        Queued::new(Arc::new(message), delivery)
     }
 
     fn id(n: u16) -> PacketId {
@@ -271,6 +315,35 @@ mod tests {
             assert!(window.end_if(id(n), |_| true).is_some());
             assert_eq!(window.begin(queued()).0, id(n));
             assert_eq!(window.len(), IDS);
+        }
+    }
+
+    #[test]
+    fn identifiers_that_are_given_may_leave_gaps() {
+        let entry = |order| Inflight { order, place: Place::NONE, publish: Some(queued()) };
+        let mut window = Window::default();
+        let mut model = BTreeMap::new();
+        let mut order = 0;
+        // Gaps of all widths, all the way round and over the end.
+        for step in 0..4_000_u64 {
+            order += [1, 1, 1, 2, 70, 300, 20_000][step as usize % 7];
+            let given = (order % 65_535) as u16 + 1;
+            if model.contains_key(&given) {
+                assert!(window.end_if(id(given), |_| true).is_some());
+            }
+            assert!(window.begin_as(id(given), entry(order)).is_some());
+            model.insert(given, order);
+            if step % 3 == 0
+                && let Some((&ended, _)) = model.iter().nth(step as usize % model.len())
+            {
+                model.remove(&ended);
+                assert!(window.end_if(id(ended), |_| true).is_some());
+            }
+            assert_eq!((window.len(), window.last_order()), (model.len(), order));
+            assert!(window.ring.len() <= 2 * window.in_ring + 2 * SLACK + 2 || window.in_ring > 0);
+        }
+        for (given, order) in model {
+            assert_eq!(window.get(id(given)).map(|entry| entry.order), Some(order));
         }
     }
 }

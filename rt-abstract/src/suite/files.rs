@@ -164,6 +164,31 @@ pub fn names_change<R: Runtime>(options: &RunOptions) {
     });
 }
 
+/// Directories are made and listed.
+pub fn directories_are_listed<R: Runtime>(options: &RunOptions) {
+    run_one::<R, _, _>(options, || async {
+        let dir = TempDir::new();
+        let inner = dir.join("inner");
+        for _ in 0..2 {
+            R::create_dir(&inner).await.expect("create, and once more");
+        }
+        R::sync_dir(dir.path()).await.expect("sync the parent");
+        assert!(R::read_dir(&inner).await.expect("list").is_empty());
+        for name in ["b", "a"] {
+            drop(R::open(&inner.join(name), CREATE_NEW).await.expect("create"));
+        }
+        let mut names = R::read_dir(&inner).await.expect("list");
+        names.sort();
+        assert_eq!(names, ["a", "b"]);
+        let error = R::create_dir(&inner.join("a")).await.expect_err("a file");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        let error = R::create_dir(&dir.join("missing/inner")).await.expect_err("no parent");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let error = R::read_dir(&dir.join("missing")).await.expect_err("missing");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+}
+
 /// Missing, present although it must not be, not allowed.
 pub fn open_errors_say_what_is_wrong<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {

@@ -125,7 +125,7 @@ macro_rules! suite_cases {
             clock: sleeps_are_never_early, many_sleeps_end_in_order, intervals_skip_missed_ticks,
                 dropped_sleeps_do_no_harm;
             files: written_bytes_come_back, many_pieces_reach_the_file, sizes_change,
-                names_change, open_errors_say_what_is_wrong, files_pin_no_core;
+                names_change, directories_are_listed, open_errors_say_what_is_wrong, files_pin_no_core;
         }
     };
 }

@@ -11,7 +11,7 @@ use rt_abstract::Peer;
 
 use super::{Bench, Client, qos, request};
 use crate::access::Access;
-use crate::config::{AuthConfig, Limits};
+use crate::config::{AuthConfig, Level, Limits};
 use crate::shard::testing::scram as sasl;
 use crate::shard::{Next, Verified};
 
@@ -425,7 +425,7 @@ fn guessing_from_one_address_is_slow() {
         let key = bench.shards[0].open(bench.now_ms).unwrap();
         bench.written.remove(&(0, key));
         bench.finished.retain(|ended| *ended != (0, key));
-        bench.shards[0].set_origin(key, Peer::Tcp(address.parse().unwrap()).into());
+        bench.shards[0].set_origin(key, Peer::Tcp(address.parse().unwrap()).into(), Level::Disk);
         let client = Client { shard: 0, key, version: request.version };
         let mut bytes = Vec::new();
         mqtt::wire::encode(&Packet::Connect(*request), request.version, &mut bytes);

@@ -77,7 +77,7 @@ fn connect_durably(bench: &mut Bench, version: Version, epoch: u64, present: boo
     let (commit, commands) = owe(bench, client, &Packet::Connect(request));
     assert!(matches!(&commands[..], [Command::OpenSession(open)] if open.client.client_id == "c"));
     assert!(bench.try_next(client).is_none(), "CONNACK before the commit");
-    answer(bench, client, *commit, Ok(vec![Reply::Session { epoch, present }]));
+    answer(bench, client, *commit, Ok(vec![Reply::Session { epoch, generation: epoch, present }]));
     let Packet::ConnAck(connack) = bench.next(client) else { panic!("no CONNACK") };
     assert!(!connack.reason.is_error());
     client
@@ -230,7 +230,12 @@ fn the_later_of_two_openings_keeps_the_session() {
         owe(&mut bench, first, &Packet::Connect(request(Version::V3_1_1, "c", false)));
     let second = connect_durably(&mut bench, Version::V3_1_1, 7, true);
     // The first one's answer comes late, and for an older epoch.
-    answer(&mut bench, first, *commit, Ok(vec![Reply::Session { epoch: 6, present: false }]));
+    answer(
+        &mut bench,
+        first,
+        *commit,
+        Ok(vec![Reply::Session { epoch: 6, generation: 6, present: false }]),
+    );
     assert!(bench.try_next(first).is_none() && bench.is_finished(first));
     bench.send(second, &Packet::PingReq);
     assert!(matches!(bench.next(second), Packet::PingResp));

@@ -8,6 +8,7 @@ mod faults;
 mod faults_wire;
 mod lifecycle;
 mod limits;
+mod messages;
 mod model;
 mod stored;
 mod sys;
@@ -98,6 +99,9 @@ impl Bench {
                         self.shards[at].on_mail(&remote, self.now_ms);
                     }
                 }
+                self.shards[at].end_turn();
+                self.shards[at].on_stored(self.now_ms);
+                self.shards[at].end_turn();
                 self.shards[at].post_mail();
                 moved |= self.flush(at);
             }

@@ -65,6 +65,7 @@ pub(super) fn open(
         will_at_ms: None,
         subscriptions: resumed.as_ref().map_or(0, |record| record.subscriptions),
     };
+    let generation = record.generation;
     tx.save(keys::session(client), &record);
     effects.push(Effect::SessionOpened {
         client: client.clone(),
@@ -72,7 +73,7 @@ pub(super) fn open(
         epoch,
         previous,
     });
-    Ok(Reply::Session { epoch, present: resumed.is_some() })
+    Ok(Reply::Session { epoch, generation, present: resumed.is_some() })
 }
 
 pub(super) fn close(tx: &mut Tx<'_>, close: &CloseSession) -> Outcome {

@@ -6,7 +6,7 @@ use crate::state::testing::{MapView, client};
 
 fn opened(state: &mut MapView, index: u64, open: OpenSession) -> (bool, Vec<Effect>) {
     match state.run(index, Command::OpenSession(open)) {
-        (Reply::Session { epoch, present }, effects) => {
+        (Reply::Session { epoch, present, .. }, effects) => {
             assert_eq!(epoch, index);
             state.totals();
             (present, effects)
@@ -230,12 +230,13 @@ fn two_openings_in_one_entry_have_epochs_of_their_own() {
         Command::OpenSession(clean),
     ];
     let (replies, _) = state.entry(5, &commands);
-    let session = |epoch, present| Reply::Session { epoch, present };
-    assert_eq!(replies, [session(5, false), session(6, true), Reply::Done, session(7, false)]);
+    let session =
+        |epoch, generation| Reply::Session { epoch, generation, present: epoch > generation };
+    assert_eq!(replies, [session(5, 5), session(6, 5), Reply::Done, session(7, 7)]);
     assert!(refused(&mut state, 6, subscribe("a", 5, &["x"])).contains("meanwhile"));
     // The log catches up, and the epochs stay ahead.
     let (reply, _) = state.run(7, Command::OpenSession(open("b")));
-    assert_eq!(reply, session(8, false));
+    assert_eq!(reply, session(8, 8));
 }
 
 #[test]

@@ -1,0 +1,18 @@
+//! Messages that outlive the process: what the journal's records mean, which of them are still owed
+//! to somebody, and what shards tell each other about them.
+//!
+//! Shards gather records while they decide and append them at the end of each turn
+//! (`shard/recorded`); what waits for them is in `shard/owed`. Sessions are named by their
+//! *generation* in the metadata, so that records of a session that is gone mean nothing.
+
+mod live;
+mod node;
+mod record;
+mod replay;
+
+pub(crate) use node::MailKind;
+pub use node::Messages;
+pub(crate) use record::{
+    Done, Origin, PublishHead, Record, encode_done, encode_publish, encode_target,
+};
+pub use replay::Replay;

@@ -1,0 +1,185 @@
+//! What the shards of a node share about recorded messages.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use journal::{Journal, Position, Usage};
+use mqtt::topic;
+use rt_abstract::Notify;
+
+use super::live::Live;
+use crate::config::{DurabilityConfig, Level};
+use crate::stats::{Kind, Metric};
+
+/// A unit of records is appended when it has grown to this, also in the middle of a turn; to a
+/// fourth of a segment where that is less.
+const MAX_UNIT_BYTES: usize = 1 << 20;
+
+/// How mail is counted between two shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum MailKind {
+    /// A publish, as its publisher's shard routed it.
+    First = 0,
+    /// One that the shard it was sent to sends on. Counted apart, so that of two shards that send
+    /// on each other's mail neither waits for the other.
+    Forwarded = 1,
+}
+
+const KINDS: usize = 2;
+
+/// The journal with what shards tell each other about it.
+pub struct Messages {
+    journal: Journal,
+    live: Live,
+    levels: DurabilityConfig,
+    shards: usize,
+    /// Mail of one shard that another has appended what it had to, by `cell`. Each has one writer.
+    confirmed: Vec<AtomicU64>,
+    /// Sessions that outlive the process, per shard.
+    sessions: Vec<AtomicUsize>,
+    /// Wakes the task of a shard that looks at what has become durable or was confirmed.
+    wakes: Vec<Arc<Notify>>,
+}
+
+impl Messages {
+    /// Over a journal that was just opened, for `shards` shards.
+    pub fn new(journal: Journal, shards: usize, levels: DurabilityConfig) -> Self {
+        let wakes: Vec<Arc<Notify>> = (0..shards).map(|_| Arc::new(Notify::new())).collect();
+        wakes.iter().for_each(|wake| journal.watch(wake.clone()));
+        let oldest = journal.segment_of(journal.usage().oldest);
+        Self {
+            live: Live::new(oldest, shards),
+            levels,
+            shards,
+            confirmed: (0..shards * shards * KINDS).map(|_| AtomicU64::new(0)).collect(),
+            sessions: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+            wakes,
+            journal,
+        }
+    }
+
+    /// The journal's figures.
+    pub fn usage(&self) -> Usage {
+        self.journal.usage()
+    }
+
+    /// Records that are still owed to somebody.
+    pub fn live_records(&self) -> u64 {
+        self.live.records()
+    }
+
+    /// What there is to be known about the journal.
+    pub fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
+        let usage = self.usage();
+        let metric = |kind, name, help, value| Metric { name, kind, help, value };
+        let gauge = |name, help, value| metric(Kind::Gauge, name, help, value);
+        let counter = |name, help, value| metric(Kind::Counter, name, help, value);
+        [
+            gauge("journal_segments", "Segments of the journal in use", usage.segments),
+            gauge(
+                "journal_disk_bytes",
+                "Size of the journal, spare segments included",
+                usage.disk_bytes,
+            ),
+            gauge(
+                "journal_waiting_bytes",
+                "Bytes recorded and not on the disk",
+                usage.waiting_bytes,
+            ),
+            gauge("journal_live_records", "Records that somebody is owed", self.live_records()),
+            counter("journal_batches", "Batches of records", usage.batches),
+            counter("journal_records", "Records", usage.records),
+            counter("journal_syncs", "Syncs of the journal", usage.syncs),
+            counter("journal_synced_bytes", "Bytes synced, padding included", usage.synced_bytes),
+            counter("journal_refused", "Batches that had to wait for room", usage.refused),
+        ]
+        .into_iter()
+    }
+
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Wakes one shard's task for what is stored.
+    pub(crate) fn wake(&self, shard: usize) -> &Arc<Notify> {
+        &self.wakes[shard]
+    }
+
+    /// The level of a topic on a listener of level `of_listener`: the first filter that matches
+    /// decides.
+    #[inline]
+    pub(crate) fn level(&self, of_listener: Level, topic: &str) -> Level {
+        if self.levels.topics.is_empty() {
+            return of_listener;
+        }
+        let found = self.levels.topics.iter().find(|(filter, _)| topic::matches(filter, topic));
+        found.map_or(of_listener, |(_, level)| *level)
+    }
+
+    /// The level where no listener says another.
+    pub(crate) fn default_level(&self) -> Level {
+        self.levels.level
+    }
+
+    /// A unit is complete with this many bytes.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        MAX_UNIT_BYTES.min(self.journal.segment_bytes() as usize / 4)
+    }
+
+    /// The largest message that is recorded.
+    pub(crate) fn max_message_bytes(&self) -> usize {
+        self.journal.segment_bytes() as usize / 2
+    }
+
+    /// `by` has appended all that it had to for the first `count` pieces of mail of `from`.
+    pub(crate) fn confirm(&self, from: u8, by: u8, kind: MailKind, count: u64) {
+        self.confirmed[self.cell(from, by, kind)].store(count, Ordering::Release);
+        self.wakes[usize::from(from)].notify();
+    }
+
+    /// The other side of [`Messages::confirm`].
+    pub(crate) fn confirmed(&self, from: u8, by: u8, kind: MailKind) -> u64 {
+        self.confirmed[self.cell(from, by, kind)].load(Ordering::Acquire)
+    }
+
+    /// Counts a session that outlives the process in or out. In before it can be subscribed: who
+    /// finds its subscription finds it counted.
+    pub(crate) fn count_session(&self, shard: u8, more: bool) {
+        let sessions = &self.sessions[usize::from(shard)];
+        match more {
+            true => sessions.fetch_add(1, Ordering::SeqCst),
+            false => sessions.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// Whether a shard has any.
+    #[inline]
+    pub(crate) fn has_sessions(&self, shard: u8) -> bool {
+        self.sessions[usize::from(shard)].load(Ordering::SeqCst) > 0
+    }
+
+    /// Changes what is live, `at` being the position of the latest record, and lets segments go
+    /// that nobody needs.
+    pub(crate) fn change_live(&self, changes: &[(u64, i64)], at: Position) {
+        if let Some(segment) = self.live.change(changes, self.journal.segment_of(at)) {
+            self.journal.release_before(self.journal.segment_start(segment));
+        }
+    }
+
+    /// A shard has counted what it found at start.
+    pub(crate) fn counted(&self) {
+        self.live.counted();
+    }
+
+    fn cell(&self, from: u8, by: u8, kind: MailKind) -> usize {
+        (usize::from(from) * self.shards + usize::from(by)) * KINDS + kind as usize
+    }
+}
+
+impl fmt::Debug for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Messages").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}

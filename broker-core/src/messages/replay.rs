@@ -1,0 +1,174 @@
+//! From the journal's records to what sessions are owed: read once at start, taken by the shards
+//! that have the sessions.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use mqtt::session::{Delivery, Draft, Incoming, Message, Outgoing, Place, Queued, Restored};
+use mqtt::wire::PacketId;
+
+use super::record::{Origin, PublishHead, Record, RecordError, Target};
+
+/// Numbers that are left out after a start: what was sent in the last moments before a crash, and
+/// not recorded, used some, and their identifiers are not to mean something else to the client now.
+const SKIPPED: u64 = 1_000;
+
+/// What the records come to.
+///
+/// Bound: the records in the journal, which the queues of sessions bound.
+#[derive(Debug)]
+pub struct Replay {
+    wall_offset_ms: u64,
+    sessions: HashMap<u64, Recorded>,
+    /// Messages whose publisher was not told that they were taken: to whom they are owed.
+    unsettled: HashMap<Origin, Vec<u64>>,
+}
+
+/// What is recorded of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    messages: BTreeMap<u64, Restored>,
+    sent_seq: u64,
+    last_seq: u64,
+    taken: HashMap<PacketId, Place>,
+    /// Messages that the session has got; their publishers may send them again.
+    pub unsettled: Vec<Origin>,
+}
+
+impl Replay {
+    /// Nothing yet. `wall_offset_ms` is the wall clock minus the broker's monotonic clock.
+    pub fn new(wall_offset_ms: u64) -> Self {
+        Self { wall_offset_ms, sessions: HashMap::new(), unsettled: HashMap::new() }
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    /// What is wrong with it: it passed the journal's checks, so another program wrote it.
+    pub fn visit(
+        &mut self,
+        position: u64,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.read(Place::at(position), bytes)?)
+    }
+
+    fn read(&mut self, place: Place, bytes: &[u8]) -> Result<(), RecordError> {
+        match Record::decode(bytes)? {
+            Record::Publish(head, targets) => self.publish(place, &head, targets),
+            Record::Done(all) => {
+                for done in all {
+                    let session = self.session(done.generation);
+                    session.seen(done.seq);
+                    session.messages.remove(&done.seq);
+                }
+            }
+            Record::Received(done) => {
+                let session = self.session(done.generation);
+                session.seen(done.seq);
+                let release = Restored::Release { seq: done.seq, place };
+                session.messages.insert(done.seq, release);
+            }
+            Record::Sent(done) => {
+                let session = self.session(done.generation);
+                session.seen(done.seq);
+                session.sent_seq = session.sent_seq.max(done.seq);
+            }
+            Record::Taken(origin) => {
+                self.unsettled.remove(&origin);
+                self.session(origin.generation).taken.insert(origin.id, place);
+            }
+            Record::Released(origin) => {
+                self.session(origin.generation).taken.remove(&origin.id);
+            }
+            Record::Ended(generation) => {
+                self.sessions.remove(&generation);
+                self.unsettled.retain(|origin, _| origin.generation != generation);
+                for owed_to in self.unsettled.values_mut() {
+                    owed_to.retain(|to| *to != generation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All records were read.
+    pub fn finish(&mut self) {
+        for (origin, owed_to) in std::mem::take(&mut self.unsettled) {
+            for generation in owed_to {
+                self.session(generation).unsettled.push(origin);
+            }
+        }
+    }
+
+    /// What is recorded of a session.
+    pub(crate) fn take(&mut self, generation: u64) -> Option<Recorded> {
+        self.sessions.remove(&generation)
+    }
+
+    /// How many messages are owed to sessions that nobody has taken.
+    pub fn messages(&self) -> usize {
+        self.sessions.values().map(|session| session.messages.len()).sum()
+    }
+
+    fn publish<'a>(
+        &mut self,
+        place: Place,
+        head: &PublishHead<'_>,
+        targets: impl IntoIterator<Item = Target<'a>>,
+    ) {
+        // One that is over expires in the first millisecond.
+        let expires_at_ms = head.expires_at_ms.map(|wall_ms| {
+            NonZeroU64::new(wall_ms.saturating_sub(self.wall_offset_ms)).unwrap_or(NonZeroU64::MIN)
+        });
+        let message = Arc::new(Message::keep(&Draft {
+            topic: head.topic,
+            payload: head.payload,
+            owner: None,
+            properties: head.properties,
+            qos: head.qos,
+            retain: head.retain,
+            expires_at_ms,
+            origin: 0,
+        }));
+        for Target { to, qos, retain, subscription_ids, share } in targets {
+            let delivery = Delivery { qos, retain, subscription_ids, share: share.map(Arc::from) };
+            let queued = Queued { seq: to.seq, place, ..Queued::new(message.clone(), delivery) };
+            let session = self.session(to.generation);
+            session.seen(to.seq);
+            session.messages.insert(to.seq, Restored::Message(queued));
+            if let Some(origin) = head.origin {
+                self.unsettled.entry(origin).or_default().push(to.generation);
+            }
+        }
+    }
+
+    fn session(&mut self, generation: u64) -> &mut Recorded {
+        self.sessions.entry(generation).or_default()
+    }
+}
+
+impl Recorded {
+    /// The outgoing half, and the identifiers of the incoming one.
+    pub fn into_halves(self) -> (Outgoing, Incoming) {
+        let next_seq = self.last_seq + 1 + SKIPPED;
+        let messages = self.messages.into_values();
+        let outgoing = Outgoing::restore(messages, self.sent_seq, next_seq);
+        let mut incoming = Incoming::default();
+        for (id, place) in self.taken {
+            incoming.take(id);
+            incoming.set_place(id, place);
+        }
+        (outgoing, incoming)
+    }
+
+    fn seen(&mut self, seq: u64) {
+        self.last_seq = self.last_seq.max(seq);
+    }
+}
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

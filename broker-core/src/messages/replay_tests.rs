@@ -1,0 +1,166 @@
+use mqtt::session::{QueueBounds, QueueFull, Step};
+use mqtt::wire::QoS;
+
+use super::super::record::{Done, encode_publish, encode_target};
+use super::*;
+
+const BOUNDS: QueueBounds =
+    QueueBounds { max_messages: 100, max_bytes: 1 << 20, when_full: QueueFull::DropNew };
+
+/// A log in the making.
+struct Log {
+    replay: Replay,
+    position: u64,
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { replay: Replay::new(1_000), position: 4096 }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> u64 {
+        self.position += 64;
+        self.replay.visit(self.position, bytes).expect("a record");
+        self.position
+    }
+
+    fn publish(&mut self, payload: &str, origin: Option<Origin>, targets: &[(u64, u64)]) -> u64 {
+        let head = PublishHead {
+            qos: QoS::ExactlyOnce,
+            retain: false,
+            expires_at_ms: Some(6_000),
+            origin,
+            topic: "t",
+            properties: &[],
+            payload: payload.as_bytes(),
+        };
+        let (qos, retain, share) = (QoS::ExactlyOnce, false, None);
+        let delivery = Delivery { qos, retain, subscription_ids: Default::default(), share };
+        let (mut encoded, mut out) = (Vec::new(), Vec::new());
+        for &(generation, seq) in targets {
+            encode_target(Done { generation, seq }, &delivery, &mut encoded);
+        }
+        encode_publish(&head, targets.len(), &encoded, &mut out);
+        self.push(&out)
+    }
+
+    fn record(&mut self, record: Record<'_>) -> u64 {
+        let mut out = Vec::new();
+        record.encode(&mut out);
+        self.push(&out)
+    }
+
+    /// What a client of the session gets after a start, as text.
+    fn owed(&mut self, generation: u64) -> Vec<String> {
+        let Some(recorded) = self.replay.take(generation) else { return Vec::new() };
+        let (mut outgoing, _) = recorded.into_halves();
+        outgoing.resume();
+        let (mut expired, mut progress, mut owed) = (0, Vec::new(), Vec::new());
+        let everything = Place::PENDING;
+        while let Some(step) =
+            outgoing.next_step(100, &BOUNDS, everything, 2_000, &mut expired, &mut progress)
+        {
+            owed.push(match step {
+                Step::Release(id) => format!("release {id}"),
+                Step::Publish { id, dup, queued } => {
+                    let payload =
+                        String::from_utf8_lossy(queued.message.draft().payload).into_owned();
+                    format!("{payload} {id}{}", if dup { " again" } else { "" })
+                }
+            });
+        }
+        owed
+    }
+}
+
+fn done(generation: u64, seq: u64) -> Done {
+    Done { generation, seq }
+}
+
+fn origin(generation: u64, id: u16) -> Origin {
+    Origin { generation, id: PacketId::new(id).expect("not 0") }
+}
+
+#[test]
+fn what_is_not_done_is_owed_in_the_order_of_numbers() {
+    let mut log = Log::new();
+    log.publish("a", None, &[(1, 1), (2, 1)]);
+    log.publish("c", None, &[(1, 3)]);
+    log.publish("b", None, &[(1, 2)]); // moved to the end of the log
+    log.publish("d", None, &[(1, 4), (1, 5)]);
+    log.record(Record::Sent(done(1, 2)));
+    log.record(Record::Received(done(1, 1)));
+    log.record(Record::Done(vec![done(1, 4), done(2, 1)]));
+    assert_eq!(log.replay.messages(), 4);
+    assert_eq!(log.owed(1), ["release 2", "b 3 again", "c 4", "d 6"]);
+    assert_eq!(log.owed(2), [""; 0]);
+    assert_eq!(log.replay.messages(), 0);
+}
+
+#[test]
+fn numbers_go_on_above_all_that_were_used() {
+    let mut log = Log::new();
+    log.record(Record::Sent(done(1, 70)));
+    log.publish("a", None, &[(1, 60)]);
+    log.record(Record::Done(vec![done(1, 60)]));
+    let (outgoing, _) = log.replay.take(1).expect("recorded").into_halves();
+    assert_eq!(outgoing.next_seq(), 71 + SKIPPED);
+}
+
+#[test]
+fn expiry_follows_the_wall_clock() {
+    let mut log = Log::new();
+    log.publish("a", None, &[(1, 1)]);
+    let (mut outgoing, _) = log.replay.take(1).expect("recorded").into_halves();
+    let (mut expired, mut progress) = (0, Vec::new());
+    let step = outgoing.next_step(9, &BOUNDS, Place::PENDING, 5_000, &mut expired, &mut progress);
+    assert!(step.is_none(), "6,000 by the wall clock is 5,000 here");
+    assert_eq!((expired, progress.len()), (1, 1));
+}
+
+#[test]
+fn identifiers_are_open_until_released() {
+    let mut log = Log::new();
+    log.record(Record::Taken(origin(1, 7)));
+    let place = log.record(Record::Taken(origin(1, 8)));
+    log.record(Record::Released(origin(1, 7)));
+    let (_, incoming) = log.replay.take(1).expect("recorded").into_halves();
+    assert_eq!(incoming.len(), 1);
+    assert_eq!(incoming.place(origin(1, 8).id), Some(Place::at(place)));
+}
+
+#[test]
+fn a_publish_that_was_not_taken_is_remembered_for_those_who_have_it() {
+    let mut log = Log::new();
+    log.publish("a", Some(origin(9, 1)), &[(1, 1), (2, 1)]);
+    log.record(Record::Taken(origin(9, 1)));
+    log.record(Record::Released(origin(9, 1)));
+    log.publish("b", Some(origin(9, 1)), &[(1, 2)]);
+    log.publish("c", Some(origin(9, 2)), &[(2, 2), (3, 1)]);
+    log.record(Record::Done(vec![done(2, 2)])); // QoS 1, acknowledged at once
+    log.record(Record::Ended(3));
+    log.replay.finish();
+    let unsettled = |log: &mut Log, generation| {
+        log.replay.take(generation).map(|recorded| recorded.unsettled).unwrap_or_default()
+    };
+    assert_eq!(unsettled(&mut log, 1), [origin(9, 1)]);
+    assert_eq!(unsettled(&mut log, 2), [origin(9, 2)]);
+    assert_eq!(unsettled(&mut log, 3), []);
+}
+
+#[test]
+fn a_session_that_left_and_came_back_begins_anew() {
+    let mut log = Log::new();
+    log.publish("old", None, &[(1, 1)]);
+    log.record(Record::Taken(origin(1, 1)));
+    log.record(Record::Ended(1));
+    log.publish("new", None, &[(1, 1)]);
+    assert_eq!(log.owed(1), ["new 2"]);
+}
+
+#[test]
+fn a_foreign_record_is_an_error() {
+    let mut replay = Replay::new(0);
+    let error = replay.visit(4096, b"\x7fwhatever").expect_err("refused");
+    assert!(error.to_string().contains("0x7f"), "{error}");
+}

@@ -1,0 +1,73 @@
+//! The journal of messages from start to end: read before the first client is accepted, written by a
+//! task of its own, and what has become durable is told to the shards.
+
+use std::sync::Arc;
+
+use rt_abstract::{Notify, Runtime, Shared, Shutdown};
+
+use super::core::{Core, enter};
+use crate::messages::{Messages, Replay};
+use crate::node::Node;
+
+/// Opens the journal of the node's configuration, gives its shards what is in it, and writes it
+/// until `stop`. Returns at once when there is none.
+///
+/// # Errors
+/// Damage, and what the disk said, which is final: nothing is acknowledged after it.
+pub async fn run_journal<R: Runtime>(node: Arc<Node>, stop: Shutdown) -> Result<(), String> {
+    let Some(options) = node.config().journal.clone() else { return Ok(()) };
+    let mut replay = Replay::new(R::wall_clock_ms().saturating_sub(R::now().as_millis()));
+    let visit = |position: journal::Position, record: &[u8]| replay.visit(position.get(), record);
+    let (journal, writer) =
+        journal::open::<R>(options, None, visit).await.map_err(|error| error.to_string())?;
+    replay.finish();
+    let usage = journal.usage();
+    tracing::info!(
+        messages = replay.messages(),
+        segments = usage.segments,
+        "messages read from the journal"
+    );
+    let (shards, levels) = (node.fabric().shards(), node.config().durability.clone());
+    node.set_messages(Messages::new(journal, shards, levels), replay);
+    drop(node);
+    writer.run(stop).await.map_err(|error| error.to_string())
+}
+
+/// Gives a shard what the journal has for its sessions, which it has already.
+pub(super) async fn restore<R: Runtime>(node: &Node, core: &Shared<Core<R>>) {
+    if node.config().journal.is_none() {
+        return;
+    }
+    node.journal_opened().wait().await;
+    let Some(messages) = node.messages() else { return };
+    enter(core, |core, _| {
+        core.shard.set_messages(messages.clone());
+        node.with_replay(|replay| core.shard.restore_messages(replay));
+    });
+}
+
+/// All shards have their messages: what is left is nobody's.
+pub(super) fn forget_rest(node: &Node) {
+    let left = node.forget_replay().map_or(0, |replay| replay.messages());
+    if left > 0 {
+        tracing::info!(left, "messages of sessions that are gone were dropped");
+    }
+}
+
+/// Lets the shard look, whenever there is news of the journal or of other shards; `told` is called
+/// after each look.
+pub(super) async fn stored_loop<R: Runtime>(
+    node: Arc<Node>,
+    core: Shared<Core<R>>,
+    id: usize,
+    told: Arc<Notify>,
+    stop: Shutdown,
+) {
+    let Some(messages) = node.messages() else { return };
+    let wake = messages.wake(id);
+    while !stop.is_triggered() {
+        wake.notified().await;
+        enter(&core, |core, now_ms| core.shard.on_stored(now_ms));
+        told.notify();
+    }
+}

@@ -1,0 +1,255 @@
+//! A node whose journal has no files: the test says when something becomes durable, and what a
+//! crash leaves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use journal::Options;
+use journal::testing::{FakeDisk, fake};
+use meta::command::Reply;
+use meta::record::{SessionRecord, StoredSubscription};
+use meta::store::MemoryStore;
+use meta::{Answer, Handle};
+use mqtt::wire::{Ack, AckKind, ReasonCode};
+
+use super::super::*;
+use crate::config::DurabilityConfig;
+use crate::messages::{Messages, Replay};
+
+pub const WALL_MS: u64 = 1_000_000;
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+pub struct Kept {
+    pub bench: Bench,
+    pub disk: FakeDisk,
+    pub node: Arc<Messages>,
+    /// What is durable.
+    pub log: Vec<Vec<u8>>,
+    /// By client: generation, and subscriptions with their QoS.
+    sessions: BTreeMap<String, (u64, Vec<(String, QoS)>)>,
+    next_epoch: u64,
+    shards: usize,
+    levels: DurabilityConfig,
+}
+
+impl Kept {
+    pub fn new(shards: usize) -> Self {
+        Self::with(shards, DurabilityConfig::default())
+    }
+
+    pub fn with(shards: usize, levels: DurabilityConfig) -> Self {
+        let (mut bench, disk, node) = start(shards, &levels);
+        bench.shards.iter_mut().for_each(|shard| shard.restore_messages(&mut Replay::new(0)));
+        let (log, sessions) = (Vec::new(), BTreeMap::new());
+        Self { bench, disk, node, log, sessions, next_epoch: 10, shards, levels }
+    }
+
+    /// Everything recorded becomes durable, and is told.
+    pub fn sync(&mut self) {
+        self.sync_quietly();
+        self.bench.run();
+    }
+
+    /// The same, but nobody is told.
+    pub fn sync_quietly(&mut self) {
+        for shard in &mut self.bench.shards {
+            shard.end_turn();
+        }
+        self.log.extend(self.disk.sync().into_iter().map(|(_, bytes)| bytes));
+    }
+
+    /// The process ends; the next one finds what was durable.
+    pub fn crash(&mut self) {
+        (self.bench, self.disk, self.node) = start(self.shards, &self.levels);
+        let mut replay = Replay::new(WALL_MS - 1_000);
+        for bytes in &self.log {
+            // The journal begins anew, and has a place for them all in its first segment.
+            replay.visit(SEGMENT_BYTES + 1, bytes).expect("own records");
+        }
+        replay.finish();
+        for (name, (generation, subscriptions)) in &self.sessions {
+            let record = SessionRecord {
+                generation: *generation,
+                epoch: self.next_epoch,
+                node: 1,
+                connected: false,
+                expiry_interval_s: u32::MAX,
+                expires_at_ms: None,
+                will: None,
+                will_at_ms: None,
+                subscriptions: subscriptions.len() as u32,
+            };
+            let stored: Vec<_> = subscriptions
+                .iter()
+                .map(|(filter, qos)| StoredSubscription {
+                    filter: filter.clone(),
+                    options: *qos as u8,
+                    id: 0,
+                })
+                .collect();
+            let shard = usize::from(self.bench.shards[0].owner_of(name));
+            let now_ms = self.bench.now_ms;
+            self.bench.shards[shard].restore(name, &record, &stored, now_ms);
+        }
+        for shard in &mut self.bench.shards {
+            shard.restore_messages(&mut replay);
+        }
+        self.bench.run();
+    }
+
+    /// CONNECT of a session that outlives the process.
+    pub fn connect(&mut self, name: &str) -> Client {
+        self.connect_as(name, false)
+    }
+
+    pub fn connect_as(&mut self, name: &str, clean_start: bool) -> Client {
+        self.next_epoch += 1;
+        let epoch = self.next_epoch;
+        let present = !clean_start && self.sessions.contains_key(name);
+        if !present {
+            self.sessions.insert(name.to_owned(), (epoch, Vec::new()));
+        }
+        let generation = self.sessions[name].0;
+        let shard = usize::from(self.bench.shards[0].owner_of(name));
+        let key = self.bench.shards[shard].open(self.bench.now_ms).expect("room");
+        self.bench.written.remove(&(shard, key));
+        let client = Client { shard, key, version: Version::V5 };
+        let mut properties = PropertyBuf::new();
+        properties.session_expiry_interval_s(u32::MAX);
+        let properties = properties.as_properties();
+        let connect = Connect { properties, ..request(Version::V5, name, clean_start) };
+        let mut bytes = Vec::new();
+        encode(&Packet::Connect(connect), Version::V5, &mut bytes);
+        let Next::Commit(commit) = self.bench.send_bytes(client, &bytes) else {
+            panic!("a durable CONNECT is committed")
+        };
+        let reply = Reply::Session { epoch, generation, present };
+        self.answer(client, *commit, reply);
+        let Packet::ConnAck(connack) = self.bench.next(client) else { panic!("no CONNACK") };
+        assert_eq!(connack.session_present, present);
+        client
+    }
+
+    pub fn subscribe(&mut self, client: Client, name: &str, filter: &str, level: QoS) {
+        let mut bytes = Vec::new();
+        subscribe_bytes(&mut bytes, Version::V5, Properties::EMPTY, filter, qos(level));
+        let Next::Commit(commit) = self.bench.send_bytes(client, &bytes) else {
+            panic!("a durable SUBSCRIBE is committed")
+        };
+        self.answer(client, *commit, Reply::Done);
+        let Packet::SubAck(_) = self.bench.next(client) else { panic!("no SUBACK") };
+        self.sessions.get_mut(name).expect("known").1.push((filter.to_owned(), level));
+    }
+
+    /// UNSUBSCRIBE, committed.
+    pub fn unsubscribe(&mut self, client: Client, name: &str, filter: &str) {
+        let mut filters = FilterBuf::for_unsubscribe();
+        filters.push(filter, SubscribeOptions::default());
+        let (packet_id, filters) = (PacketId::MIN, filters.as_filters());
+        let properties = Properties::EMPTY;
+        let packet = mqtt::wire::Unsubscribe { packet_id, properties, filters };
+        let mut bytes = Vec::new();
+        encode(&Packet::Unsubscribe(packet), Version::V5, &mut bytes);
+        let Next::Commit(commit) = self.bench.send_bytes(client, &bytes) else {
+            panic!("a durable UNSUBSCRIBE is committed")
+        };
+        self.answer(client, *commit, Reply::Done);
+        self.sessions.get_mut(name).expect("known").1.retain(|(known, _)| known != filter);
+    }
+
+    fn answer(&mut self, client: Client, commit: crate::shard::Commit, reply: Reply) {
+        let answer = Ok(Answer { index: 1, replies: vec![reply] });
+        let (shard, now_ms) = (&mut self.bench.shards[client.shard], self.bench.now_ms);
+        let _ = shard.on_committed(client.key, commit, answer, now_ms);
+        self.bench.run();
+    }
+
+    /// A subscriber that is away.
+    pub fn sleeper(&mut self, name: &str, filter: &str, level: QoS) {
+        let client = self.connect(name);
+        self.subscribe(client, name, filter, level);
+        self.bench.end(client);
+    }
+
+    pub fn publish(&mut self, client: Client, topic: &str, payload: &str, qos: QoS, id: u16) {
+        self.publish_again(client, topic, payload, qos, id, false);
+    }
+
+    pub fn publish_again(
+        &mut self,
+        client: Client,
+        topic: &str,
+        payload: &str,
+        qos: QoS,
+        id: u16,
+        dup: bool,
+    ) {
+        let bytes = publish_packet(client.version, topic, payload, qos, id, dup);
+        self.bench.send_bytes(client, &bytes);
+        self.bench.run();
+    }
+
+    pub fn ack(&mut self, client: Client, kind: AckKind, id: u16) {
+        let ack = Ack {
+            kind,
+            packet_id: PacketId::new(id).expect("not 0"),
+            reason: ReasonCode::Success,
+            properties: Properties::EMPTY,
+        };
+        self.bench.send(client, &Packet::Ack(ack));
+    }
+
+    /// All packets that came, as text: `pub PAYLOAD ID [dup]`, `PubAck ID`, `PubAck ID QuotaExceeded`.
+    pub fn got(&mut self, client: Client) -> Vec<String> {
+        std::iter::from_fn(|| self.bench.try_next(client)).map(|packet| text(&packet)).collect()
+    }
+
+    pub fn live(&self) -> u64 {
+        self.node.live_records()
+    }
+}
+
+fn start(shards: usize, levels: &DurabilityConfig) -> (Bench, FakeDisk, Arc<Messages>) {
+    let mut bench = Bench::with(shards, Limits::default());
+    let options =
+        Options { segment_bytes: SEGMENT_BYTES, max_batch_bytes: 16 << 10, ..Options::new("") };
+    let (journal, disk) = fake(options);
+    let node = Arc::new(Messages::new(journal, shards, levels.clone()));
+    for shard in &mut bench.shards {
+        let handle = Handle::detached(1, Arc::new(MemoryStore::new()));
+        shard.set_durability(handle, 1_000, WALL_MS);
+        shard.set_messages(node.clone());
+    }
+    (bench, disk, node)
+}
+
+pub fn publish_packet(
+    version: Version,
+    topic: &str,
+    payload: &str,
+    qos: QoS,
+    id: u16,
+    dup: bool,
+) -> Vec<u8> {
+    let (retain, properties, payload) = (false, Properties::EMPTY, payload.as_bytes());
+    let packet_id = PacketId::new(id).filter(|_| qos > QoS::AtMostOnce);
+    let publish = Publish { dup, qos, retain, topic, packet_id, properties, payload };
+    let mut bytes = Vec::new();
+    encode(&Packet::Publish(publish), version, &mut bytes);
+    bytes
+}
+
+fn text(packet: &Packet<'_>) -> String {
+    match packet {
+        Packet::Publish(publish) => {
+            let id = publish.packet_id.map_or(0, PacketId::get);
+            let dup = if publish.dup { " dup" } else { "" };
+            format!("pub {} {id}{dup}", String::from_utf8_lossy(publish.payload))
+        }
+        Packet::Ack(ack) if ack.reason == ReasonCode::Success => {
+            format!("{:?} {}", ack.kind, ack.packet_id)
+        }
+        Packet::Ack(ack) => format!("{:?} {} {:?}", ack.kind, ack.packet_id, ack.reason),
+        other => format!("{other:?}"),
+    }
+}

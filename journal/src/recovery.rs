@@ -1,0 +1,195 @@
+//! Opening a journal: what is read, and what a crash left behind is tidied up.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rt_abstract::{File, MaybeSend, Runtime};
+
+use crate::error::{JournalError, OpenError, VisitError};
+use crate::format::{BLOCK_BYTES, Position, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::gather::Tail;
+use crate::handle::{Inner, Journal};
+use crate::options::Options;
+use crate::scan::{End, Scan, walk};
+use crate::segment::{
+    Listing, Segment, WRITE, activate, check_spare, damaged, list, log_path, make_spare, new_path,
+    rename, salt, spare_path, write_all,
+};
+use crate::writer::Writer;
+
+/// Opens the journal of `options.dir`, or makes one, and calls `visit` for every record from `from`
+/// (or the oldest) to the end, in order. A record was appended as part of a batch whose other
+/// records are visited too. Segments before `from` are not read.
+///
+/// What a crash left half written at the end is dropped: it was never durable. What is durable
+/// after it: all that was visited.
+///
+/// # Errors
+/// Damage before the end, files that are none of a journal or of a newer version (nothing is
+/// changed then), what the system or `visit` said.
+pub async fn open<R: Runtime>(
+    mut options: Options,
+    from: Option<Position>,
+    mut visit: impl FnMut(Position, &[u8]) -> Result<(), VisitError> + MaybeSend,
+) -> Result<(Journal, Writer<R>), OpenError> {
+    options.check().map_err(OpenError::Options)?;
+    let dir = options.dir.clone();
+    R::create_dir(&dir).await.map_err(JournalError::on("create", &dir))?;
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    R::sync_dir(parent).await.map_err(JournalError::on("sync", parent))?;
+    let listing = list::<R>(&dir).await?;
+    let mut end = None;
+    if let Some(&oldest) = listing.logs.first() {
+        options.segment_bytes = Scan::<R>::open(&dir, oldest).await?.header.segment_bytes;
+        let start = first_to_read::<R>(&dir, &listing.logs, &options, from).await?;
+        end = Some(
+            walk::<R>(&dir, &listing.logs, start, |found| {
+                for (position, record) in found.records() {
+                    if from.is_none_or(|from| position >= from) {
+                        visit(position, record)
+                            .map_err(|source| OpenError::Visit { position, source })?;
+                    }
+                }
+                Ok(())
+            })
+            .await??,
+        );
+    }
+    let mut spares = Spares { dir: &dir, ids: VecDeque::new(), next_id: listing.next_id };
+    spares.take_over::<R>(&listing, options.segment_bytes).await?;
+    let (segment, tail) = match end {
+        Some(end) => {
+            spares.take_behind::<R>(&listing.logs, end.segment).await?;
+            let tail = Tail {
+                oldest: listing.logs[0],
+                segment: end.segment,
+                offset: end.offset,
+                sequence: end.sequence.unwrap_or(0),
+            };
+            (go_on::<R>(&dir, end).await?, tail)
+        }
+        None => {
+            let segment = spares.begin::<R>(listing.next_number, options.segment_bytes).await?;
+            let number = segment.header.number;
+            (
+                segment,
+                Tail { oldest: number, segment: number, offset: SEGMENT_HEADER_BYTES, sequence: 0 },
+            )
+        }
+    };
+    let Spares { ids, next_id, .. } = spares;
+    let inner = Arc::new(Inner::new(options, tail, ids.len() as u64));
+    let journal = Journal { inner: inner.clone() };
+    Ok((journal, Writer::new(inner, segment, ids, next_id)))
+}
+
+/// The index of the segment that reading begins with: that of `from`, or an earlier one when it has
+/// no frame yet, because the end of the log must be seen.
+async fn first_to_read<R: Runtime>(
+    dir: &Path,
+    logs: &[u64],
+    options: &Options,
+    from: Option<Position>,
+) -> Result<usize, OpenError> {
+    let number = from.map_or(0, |from| from.get() / options.segment_bytes);
+    let mut start = logs.partition_point(|&log| log <= number).saturating_sub(1);
+    while start > 0 {
+        // Whatever is wrong with it, the walk will say so.
+        let Ok(mut scan) = Scan::<R>::open(dir, logs[start]).await else { break };
+        if scan.frame(SEGMENT_HEADER_BYTES).await?.is_some() {
+            break;
+        }
+        start -= 1;
+    }
+    Ok(start)
+}
+
+/// Opens the last segment for writing behind its frames.
+async fn go_on<R: Runtime>(dir: &Path, end: End) -> Result<Segment<R>, OpenError> {
+    let path = log_path(dir, end.segment);
+    let file = R::open(&path, WRITE).await.map_err(JournalError::on("open", &path))?;
+    let header = crate::segment::read_header::<R>(&file, &path, end.segment).await?;
+    let size = file.size().await.map_err(JournalError::on("measure", &path))?;
+    if size < header.segment_bytes {
+        let allocated = file.allocate(header.segment_bytes).await;
+        allocated.map_err(JournalError::on("reserve space for", &path))?;
+    }
+    if end.torn {
+        tracing::warn!(
+            path = %path.display(),
+            offset = end.offset,
+            "the last frame was not written completely; it was never durable and is dropped"
+        );
+    }
+    if end.torn && end.offset < header.segment_bytes {
+        // Without its first block it can never be completed by what is written there later.
+        let zeros = Bytes::from(vec![0; BLOCK_BYTES as usize]);
+        let written = write_all::<R>(&file, zeros, end.offset).await;
+        written.map_err(JournalError::on("write", &path))?;
+    }
+    // What was read may be known to the page cache only.
+    file.sync_data().await.map_err(JournalError::on("sync", &path))?;
+    Ok(Segment { header, path, file })
+}
+
+struct Spares<'a> {
+    dir: &'a Path,
+    ids: VecDeque<u64>,
+    next_id: u64,
+}
+
+impl Spares<'_> {
+    /// Keeps the spares that are whole, removes what was being made.
+    async fn take_over<R: Runtime>(
+        &mut self,
+        listing: &Listing,
+        segment_bytes: u64,
+    ) -> Result<(), OpenError> {
+        for &id in &listing.unfinished {
+            check_spare::<R>(&new_path(self.dir, id), None).await?;
+        }
+        for &id in &listing.spares {
+            if check_spare::<R>(&spare_path(self.dir, id), Some(segment_bytes)).await? {
+                self.ids.push_back(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes spares of the segments behind the last frame, the last one first so that a crash
+    /// leaves no gap.
+    async fn take_behind<R: Runtime>(&mut self, logs: &[u64], last: u64) -> Result<(), OpenError> {
+        for &number in logs.iter().rev().take_while(|&&number| number > last) {
+            let spare = spare_path(self.dir, self.next_id);
+            rename::<R>(self.dir, &log_path(self.dir, number), &spare).await?;
+            self.ids.push_back(self.next_id);
+            self.next_id += 1;
+        }
+        Ok(())
+    }
+
+    /// The first segment of a journal that has none.
+    async fn begin<R: Runtime>(
+        &mut self,
+        number: u64,
+        segment_bytes: u64,
+    ) -> Result<Segment<R>, OpenError> {
+        if number.checked_add(1 << 20).and_then(|end| end.checked_mul(segment_bytes)).is_none() {
+            let path = log_path(self.dir, number);
+            return Err(damaged(&path, 0, "there are no numbers left behind what was set aside"));
+        }
+        if self.ids.is_empty() {
+            make_spare::<R>(self.dir, self.next_id, segment_bytes, || true).await?;
+            self.ids.push_back(self.next_id);
+            self.next_id += 1;
+        }
+        let id = self.ids.pop_front().unwrap_or_default();
+        let header = SegmentHeader { number, segment_bytes, salt: salt::<R>() };
+        Ok(activate::<R>(self.dir, id, header).await?)
+    }
+}

@@ -1,0 +1,13 @@
+//! The journal on the real runtimes, in every column that this build has, on disks that fail.
+#![allow(missing_docs, reason = "a test program")]
+
+#[path = "../meta/column.rs"]
+mod column;
+mod damage;
+mod faults;
+mod log;
+mod model;
+mod power;
+mod space;
+mod swap;
+mod tools;
