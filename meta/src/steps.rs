@@ -7,13 +7,16 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// A step of applying entries to the state; names as in logs and metrics.
-pub const APPLY_STEPS: [&str; 4] = ["wait", "route", "membership", "set_last_applied"];
+pub const APPLY_STEPS: [&str; 5] = ["wait", "run", "route", "membership", "set_last_applied"];
 
 /// One of [`APPLY_STEPS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// From committed to the begin of the apply: waiting to run, per batch.
+    /// Waiting to run, per batch: for the thread that applies, if there is one, and while others had
+    /// the core or the store.
     Wait,
+    /// Running, per batch: the CPU time of all that follows.
+    Run,
     /// Deciding what the commands change, per batch.
     Route,
     /// A change of membership, per batch that has one.
@@ -107,11 +110,11 @@ mod tests {
         }
         steps.add(Step::Wait, Duration::from_secs(86_400));
         let summaries = steps.summaries();
-        let route = &summaries[1];
+        let route = &summaries[2];
         assert_eq!((route.step.as_str(), route.count), ("route", 1000));
         assert!((495.0..=510.0).contains(&route.p50_us), "{route:?}");
         assert!((985.0..=1005.0).contains(&route.p99_us), "{route:?}");
         assert_eq!(summaries[0].count, 1);
-        assert_eq!(summaries[2].count, 0);
+        assert_eq!(summaries[3].count, 0);
     }
 }

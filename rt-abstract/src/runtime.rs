@@ -85,6 +85,11 @@ pub trait Runtime: Copy + fmt::Debug + Send + Sync + 'static {
     /// Wall-clock milliseconds since 1970, only for deadlines that must survive a restart.
     fn wall_clock_ms() -> u64;
 
+    /// CPU time that the calling thread has used: tells running from waiting to run.
+    fn thread_cpu_time() -> Duration {
+        crate::os::thread_cpu_time()
+    }
+
     /// Fills `bytes` with unpredictable bytes.
     fn fill_random(bytes: &mut [u8]);
 

@@ -64,6 +64,8 @@ struct Applier {
     effects: EffectSink,
     steps: Arc<Steps>,
     clock: fn() -> Duration,
+    /// CPU time of the calling thread.
+    cpu_clock: fn() -> Duration,
 }
 
 struct ApplyThread {
@@ -91,7 +93,7 @@ impl<R: Runtime> Machine<R> {
         steps: Arc<Steps>,
     ) -> io::Result<Self> {
         let clock = || Duration::from_nanos(R::now().as_nanos());
-        let applier = Applier { store, effects, steps, clock };
+        let applier = Applier { store, effects, steps, clock, cpu_clock: R::thread_cpu_time };
         let thread = match mode {
             ApplyMode::Inline => None,
             ApplyMode::Thread => Some(ApplyThread::start(applier.clone())?),
@@ -189,10 +191,7 @@ impl Applier {
         let Some(last) = entries.last().map(|entry| entry.log_id) else {
             return Ok(Vec::new());
         };
-        let begin = (self.clock)();
-        if let Some(asked) = asked {
-            self.steps.add(Step::Wait, begin.saturating_sub(asked));
-        }
+        let (begin, cpu_begin) = ((self.clock)(), (self.cpu_clock)());
         let mut tx = Tx::new(&*self.store);
         let mut effects = Vec::new();
         let mut membership = None;
@@ -225,6 +224,9 @@ impl Applier {
         self.store.write(tx.into_changes())?;
         let written = (self.clock)();
         self.steps.add(Step::SetLastApplied, written.saturating_sub(ready));
+        let ran = (self.cpu_clock)().saturating_sub(cpu_begin);
+        self.steps.add(Step::Run, ran);
+        self.steps.add(Step::Wait, written.saturating_sub(asked.unwrap_or(begin) + ran));
         if written.saturating_sub(begin) > SLOW {
             let route_ms = decided.saturating_sub(begin).as_millis();
             let set_last_applied_ms = written.saturating_sub(ready).as_millis();

@@ -22,7 +22,8 @@ fn applier(store: Arc<MemoryStore>) -> (Applier, Arc<Mutex<Vec<Effect>>>) {
     let sink = told.clone();
     let effects: EffectSink = Arc::new(move |new| sink.lock().expect("lock").extend(new));
     let steps = Arc::new(Steps::new(&APPLY_STEPS));
-    (Applier { store, effects, steps, clock: || Duration::ZERO }, told)
+    let clock = || Duration::ZERO;
+    (Applier { store, effects, steps, clock, cpu_clock: clock }, told)
 }
 
 fn dump(view: &dyn View) -> Dump {
