@@ -1,10 +1,10 @@
 //! How it looks on disk. All numbers are little endian.
 //!
 //! ```text
-//! segment  header block of 4096 bytes, then frames, each beginning at a multiple of 512
+//! segment  header block of 4096 bytes, then frames, each beginning at a multiple of 4096
 //! header   magic 8, version u32, reserved u32, number u64, segment bytes u64, salt u64, crc u32
 //! frame    magic u32, length u32, crc u32, records u32, segment u64, sequence u64, salt u64,
-//!          reserved u64; records; zeros up to a multiple of 512
+//!          reserved u64; records; zeros up to a multiple of 4096
 //! record   length u32, crc u32, bytes
 //! ```
 //!
@@ -17,8 +17,9 @@ use std::fmt;
 
 /// The version that this program writes.
 pub(crate) const VERSION: u32 = 1;
-/// A frame begins at a multiple of this, so that it shares no sector with one that is synced.
-pub(crate) const BLOCK_BYTES: u64 = 512;
+/// A frame begins at a multiple of this, so that it shares no sector with one that is synced: most
+/// disks write sectors of 4096 bytes, also those that take 512. It is the page of the cache as well.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Frames begin behind it.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
 pub(crate) const FRAME_HEADER_BYTES: usize = 48;

@@ -138,7 +138,7 @@ pub(crate) async fn walk<R: Runtime>(
         }
         // A segment without a frame ends the log: one that follows it was never written.
         ended |= at == SEGMENT_HEADER_BYTES;
-        if begun.is_none() && scan.has_begun(at).await? {
+        if begun.is_none() && scan.is_torn(at).await? {
             begun = Some((scan.path.clone(), at));
         }
         if let Some(later) = scan.find_later(at, end.sequence).await? {
@@ -185,9 +185,9 @@ impl<R: Runtime> Scan<R> {
         Ok(valid.then_some(Found { segment, offset: at, frame, header, segment_bytes }))
     }
 
-    /// Whether a frame was begun at `at`.
-    pub async fn has_begun(&mut self, at: u64) -> Result<bool, OpenError> {
-        Ok(self.header_at(at).await?.is_some())
+    /// Whether a frame was begun at `at` that is not whole.
+    async fn is_torn(&mut self, at: u64) -> Result<bool, OpenError> {
+        Ok(self.header_at(at).await?.is_some() && self.frame(at).await?.is_none())
     }
 
     /// The first valid frame at or behind `from` that is later than `sequence`.

@@ -125,7 +125,7 @@ fn a_torn_frame_never_comes_back<R: Runtime>(options: &RunOptions) {
             disk.hold_syncs(".log");
             running.append(std::slice::from_ref(&first), Class::New).await;
             disk.sync_waits().await;
-            // its five sectors, in order; whatever else is unsynced goes
+            // its five sectors that are not zero, in order; whatever else is unsynced goes
             let mut kept = kept.into_iter();
             let mut keep = || kept.next().unwrap_or(false);
             disk.cut_power(Keep::Sectors(&mut keep)).await;

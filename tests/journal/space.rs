@@ -52,9 +52,10 @@ fn segments_are_used_again<R: Runtime>(options: &RunOptions) {
             }
         }
         for (position, record) in &kept {
-            assert_eq!(&reader.read(*position).await.expect("is there"), record);
+            assert_eq!(reader.read(*position).await.expect("is there"), record.0);
         }
         running.journal.release_before(Position::new(u64::MAX)); // all but the last
+        running.until(|journal| journal.usage().segments == 1).await;
         running.stop().await.expect("ends well");
         let files = std::fs::read_dir(dir.path()).expect("lists").count() as u64;
         assert!(files <= 8, "{files} files");
@@ -120,7 +121,7 @@ fn a_full_disk_refuses_what_is_new<R: Runtime>(options: &RunOptions) {
             }
         };
         assert_eq!(refused, Refused::Full);
-        assert!(all.len() - before >= 12, "the reserve is a whole segment");
+        assert!(all.len() - before >= 7, "the reserve is a whole segment");
         // Released segments need no space.
         running.journal.release_before(all[all.len() - 1].0);
         running.until(|journal| journal.state() == State::Running).await;
