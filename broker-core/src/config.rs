@@ -104,6 +104,11 @@ pub struct Limits {
     pub max_queued_messages: usize,
     /// Bytes queued in one session, counted as topic + properties + payload.
     pub max_queued_bytes: usize,
+    /// Messages of a queue that lies in the journal which are in memory while the client is there;
+    /// of a client that is away there are none.
+    pub read_ahead_messages: usize,
+    /// Bytes of queues in memory, per shard, beyond which only one message of each is read ahead.
+    pub max_read_ahead_bytes: usize,
     /// Bytes waiting for one connection's socket; further QoS 0 messages are dropped, QoS 1 and 2
     /// wait in the session's queue.
     pub max_outbox_bytes: usize,
@@ -203,6 +208,8 @@ impl Default for Limits {
             max_session_expiry_s: u32::MAX,
             max_queued_messages: 100_000,
             max_queued_bytes: 64 << 20,
+            read_ahead_messages: 128,
+            max_read_ahead_bytes: 64 << 20,
             max_outbox_bytes: 4 << 20,
             max_subscriptions: 10_000,
             max_subscription_bytes: 16 << 20,

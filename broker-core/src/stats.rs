@@ -73,6 +73,8 @@ counters! {
     queued_messages: Gauge, "Messages waiting in session queues";
     /// Bytes waiting in session queues.
     queued_bytes: Gauge, "Bytes waiting in session queues: topic, properties and payload";
+    /// Those of the bytes that are in memory: the others lie in the journal alone.
+    queued_memory_bytes: Gauge, "Bytes waiting in session queues that are in memory";
     /// QoS 1 and 2 messages sent and not acknowledged yet.
     inflight_messages: Gauge, "QoS 1 and 2 messages sent and not acknowledged";
     /// Sessions whose queue is more than half full, by messages or by bytes.
@@ -128,6 +130,10 @@ counters! {
     queued_level_os: Counter, "QoS 1 and 2 messages to durable sessions, at level os";
     /// Messages queued to durable sessions that survive a loss of power.
     queued_level_disk: Counter, "QoS 1 and 2 messages to durable sessions, at level disk";
+    /// Messages read back from the journal.
+    messages_read_back: Counter, "Messages read back from the journal to be sent";
+    /// Messages dropped because their records could not be read back.
+    dropped_damaged: Counter, "Messages dropped because their records were damaged";
     /// Publishes refused because the disk was nearly full.
     refused_journal: Counter, "Publishes refused because the disk of the journal was nearly full";
     /// Times a publisher paused because the journal was behind.

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::format::{Position, SEGMENT_HEADER_BYTES, records};
-use crate::gather::Tail;
+use crate::format::{Position, SEGMENT_HEADER_BYTES, checked_record, records};
+use crate::gather::{Lookup, Tail};
 use crate::handle::{Inner, Journal};
 use crate::options::Options;
 
@@ -42,6 +42,14 @@ impl FakeDisk {
     /// Makes everything durable, and gives all records.
     pub fn sync(&self) -> Vec<(Position, Vec<u8>)> {
         std::iter::from_fn(|| self.sync_one()).flatten().collect()
+    }
+
+    /// A record that is not durable.
+    pub fn waiting(&self, position: Position) -> Option<Vec<u8>> {
+        match self.0.with(|gather| gather.find(position)) {
+            Lookup::Here(record) => checked_record(&record, position).map(<[u8]>::to_vec),
+            _ => None,
+        }
     }
 
     /// The disk is nearly full, or is no more.

@@ -78,6 +78,8 @@ limits! {
     max_session_expiry_s: u32, 0..=u32::MAX;
     max_queued_messages: usize, 0..=MAX_BYTES;
     max_queued_bytes: usize, 0..=MAX_BYTES;
+    read_ahead_messages: usize, 1..=65_535;
+    max_read_ahead_bytes: usize, 0..=MAX_BYTES;
     max_outbox_bytes: usize, 4096..=MAX_BYTES;
     max_subscriptions: usize, 1..=MAX_BYTES;
     max_subscription_bytes: usize, 1024..=MAX_BYTES;

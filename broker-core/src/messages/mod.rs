@@ -2,14 +2,17 @@
 //! to somebody, and what shards tell each other about them.
 //!
 //! Shards gather records while they decide and append them at the end of each turn
-//! (`shard/recorded`); what waits for them is in `shard/owed`. Sessions are named by their
+//! (`shard/recorded`); what waits for them is in `shard/owed`, and what comes back from them in
+//! `shard/fetch`. Sessions are named by their
 //! *generation* in the metadata, so that records of a session that is gone mean nothing.
 
+mod fetch;
 mod live;
 mod node;
 mod record;
 mod replay;
 
+pub(crate) use fetch::{Lately, message_of};
 pub(crate) use node::MailKind;
 pub use node::Messages;
 pub(crate) use record::{

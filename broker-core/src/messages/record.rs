@@ -85,6 +85,9 @@ pub(crate) enum RecordError {
     /// Written by a newer program.
     #[error("a record of kind {0:#x}, which this program does not know: a newer one wrote it")]
     Newer(u8),
+    /// A record of something else was found where a message should be.
+    #[error("a record of kind {0:#x} instead of a message")]
+    NoMessage(u8),
     /// Cut short, too long, or not what a field can be.
     #[error("a record whose {0} makes no sense")]
     Invalid(&'static str),
@@ -194,6 +197,19 @@ impl<'a> Record<'a> {
         };
         if reader.rest.is_empty() { Ok(record) } else { Err(RecordError::Invalid("length")) }
     }
+
+    /// Reads the message of a [`Record::Publish`], and not whom it is owed to.
+    ///
+    /// # Errors
+    /// As [`Record::decode`], and when it is another record.
+    pub fn decode_message(bytes: &'a [u8]) -> Result<PublishHead<'a>, RecordError> {
+        match bytes.split_first() {
+            Some((&PUBLISH, rest)) => Reader { rest }.publish_head(),
+            Some((&kind @ (DONE..=ENDED), _)) => Err(RecordError::NoMessage(kind)),
+            Some((&kind, _)) => Err(RecordError::Newer(kind)),
+            None => Err(RecordError::Invalid("length")),
+        }
+    }
 }
 
 /// Appends a [`Record::Done`].
@@ -234,6 +250,13 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn publish(&mut self) -> Result<Record<'a>, RecordError> {
+        let head = self.publish_head()?;
+        let count = self.count("number of sessions", 3)?;
+        let targets: Result<_, _> = (0..count).map(|_| self.target()).collect();
+        Ok(Record::Publish(head, targets?))
+    }
+
+    fn publish_head(&mut self) -> Result<PublishHead<'a>, RecordError> {
         let flags = self.byte("flags")?;
         let qos = QoS::from_u8(flags & 3);
         let known = flags & !(3 | RETAIN | EXPIRES | ORIGIN) == 0;
@@ -250,10 +273,7 @@ impl<'a> Reader<'a> {
         let topic = self.text("topic")?;
         let properties = self.bytes("properties")?;
         let payload = self.bytes("payload")?;
-        let head = PublishHead { qos, retain, expires_at_ms, origin, topic, properties, payload };
-        let count = self.count("number of sessions", 3)?;
-        let targets: Result<_, _> = (0..count).map(|_| self.target()).collect();
-        Ok(Record::Publish(head, targets?))
+        Ok(PublishHead { qos, retain, expires_at_ms, origin, topic, properties, payload })
     }
 
     fn target(&mut self) -> Result<Target<'a>, RecordError> {

@@ -1,12 +1,11 @@
 //! From the journal's records to what sessions are owed: read once at start, taken by the shards
-//! that have the sessions.
+//! that have the sessions. Messages stay where they are: what is kept of each is where that is.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use mqtt::session::{Delivery, Draft, Incoming, Message, Outgoing, Place, Queued, Restored};
+use hashbrown::{HashMap, HashSet};
+use mqtt::session::{Delivery, Incoming, Outgoing, Place, Reference, Restored};
 use mqtt::wire::PacketId;
 
 use super::record::{Origin, PublishHead, Record, RecordError, Target};
@@ -18,12 +17,13 @@ const SKIPPED: u64 = 1_000;
 /// What the records come to.
 ///
 /// Bound: the records in the journal, which the queues of sessions bound.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Replay {
-    wall_offset_ms: u64,
     sessions: HashMap<u64, Recorded>,
     /// Messages whose publisher was not told that they were taken: to whom they are owed.
     unsettled: HashMap<Origin, Vec<u64>>,
+    /// The names of shared subscriptions, each once.
+    shares: HashSet<Arc<str>>,
 }
 
 /// What is recorded of one session.
@@ -38,9 +38,9 @@ pub(crate) struct Recorded {
 }
 
 impl Replay {
-    /// Nothing yet. `wall_offset_ms` is the wall clock minus the broker's monotonic clock.
-    pub fn new(wall_offset_ms: u64) -> Self {
-        Self { wall_offset_ms, sessions: HashMap::new(), unsettled: HashMap::new() }
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// The next record.
@@ -119,26 +119,16 @@ impl Replay {
         head: &PublishHead<'_>,
         targets: impl IntoIterator<Item = Target<'a>>,
     ) {
-        // One that is over expires in the first millisecond.
-        let expires_at_ms = head.expires_at_ms.map(|wall_ms| {
-            NonZeroU64::new(wall_ms.saturating_sub(self.wall_offset_ms)).unwrap_or(NonZeroU64::MIN)
-        });
-        let message = Arc::new(Message::keep(&Draft {
-            topic: head.topic,
-            payload: head.payload,
-            owner: None,
-            properties: head.properties,
-            qos: head.qos,
-            retain: head.retain,
-            expires_at_ms,
-            origin: 0,
-        }));
+        let message_bytes = head.topic.len() + head.properties.len() + head.payload.len();
         for Target { to, qos, retain, subscription_ids, share } in targets {
-            let delivery = Delivery { qos, retain, subscription_ids, share: share.map(Arc::from) };
-            let queued = Queued { seq: to.seq, place, ..Queued::new(message.clone(), delivery) };
+            let share = share.map(|share| {
+                self.shares.get_or_insert_with(share, |share| Arc::from(share)).clone()
+            });
+            let delivery = Delivery { qos, retain, subscription_ids, share };
+            let reference = Reference::new(delivery, message_bytes, to.seq, place);
             let session = self.session(to.generation);
             session.seen(to.seq);
-            session.messages.insert(to.seq, Restored::Message(queued));
+            session.messages.insert(to.seq, Restored::Message(reference));
             if let Some(origin) = head.origin {
                 self.unsettled.entry(origin).or_default().push(to.generation);
             }

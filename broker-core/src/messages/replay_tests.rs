@@ -1,6 +1,7 @@
-use mqtt::session::{QueueBounds, QueueFull, Step};
+use mqtt::session::{QueueBounds, QueueFull, ReadAhead, Step};
 use mqtt::wire::QoS;
 
+use super::super::message_of;
 use super::super::record::{Done, encode_publish, encode_target};
 use super::*;
 
@@ -11,16 +12,18 @@ const BOUNDS: QueueBounds =
 struct Log {
     replay: Replay,
     position: u64,
+    records: HashMap<u64, Vec<u8>>,
 }
 
 impl Log {
     fn new() -> Self {
-        Self { replay: Replay::new(1_000), position: 4096 }
+        Self { replay: Replay::new(), position: 4096, records: HashMap::new() }
     }
 
     fn push(&mut self, bytes: &[u8]) -> u64 {
         self.position += 64;
         self.replay.visit(self.position, bytes).expect("a record");
+        self.records.insert(self.position, bytes.to_vec());
         self.position
     }
 
@@ -50,6 +53,16 @@ impl Log {
         self.push(&out)
     }
 
+    /// Reads everything that is wanted. The wall clock is 1,000 ahead.
+    fn read(&self, outgoing: &mut Outgoing) {
+        let mut wanted = Vec::new();
+        outgoing.wanted(ReadAhead { messages: 2, bytes: 1 << 20 }, &mut wanted);
+        for (seq, place) in wanted {
+            let record = &self.records[&place.position().expect("recorded")];
+            outgoing.load(seq, Arc::new(message_of(record, 1_000).expect("a message")));
+        }
+    }
+
     /// What a client of the session gets after a start, as text.
     fn owed(&mut self, generation: u64) -> Vec<String> {
         let Some(recorded) = self.replay.take(generation) else { return Vec::new() };
@@ -57,9 +70,11 @@ impl Log {
         outgoing.resume();
         let (mut expired, mut progress, mut owed) = (0, Vec::new(), Vec::new());
         let everything = Place::PENDING;
-        while let Some(step) =
-            outgoing.next_step(100, &BOUNDS, everything, 2_000, &mut expired, &mut progress)
-        {
+        loop {
+            self.read(&mut outgoing);
+            let step =
+                outgoing.next_step(100, &BOUNDS, everything, 2_000, &mut expired, &mut progress);
+            let Some(step) = step else { break };
             owed.push(match step {
                 Step::Release(id) => format!("release {id}"),
                 Step::Publish { id, dup, queued } => {
@@ -112,6 +127,7 @@ fn expiry_follows_the_wall_clock() {
     let mut log = Log::new();
     log.publish("a", None, &[(1, 1)]);
     let (mut outgoing, _) = log.replay.take(1).expect("recorded").into_halves();
+    log.read(&mut outgoing);
     let (mut expired, mut progress) = (0, Vec::new());
     let step = outgoing.next_step(9, &BOUNDS, Place::PENDING, 5_000, &mut expired, &mut progress);
     assert!(step.is_none(), "6,000 by the wall clock is 5,000 here");
@@ -160,7 +176,7 @@ fn a_session_that_left_and_came_back_begins_anew() {
 
 #[test]
 fn a_foreign_record_is_an_error() {
-    let mut replay = Replay::new(0);
+    let mut replay = Replay::new();
     let error = replay.visit(4096, b"\x7fwhatever").expect_err("refused");
     assert!(error.to_string().contains("0x7f"), "{error}");
 }

@@ -20,6 +20,8 @@ pub(super) struct Core<R: Runtime> {
     post: Arc<Notify>,
     /// Wakes the task that proposes what nobody waits for.
     record: Arc<Notify>,
+    /// Wakes the task that reads messages back.
+    fetch: Arc<Notify>,
     /// Readers that wait for room in mailboxes, or for the journal.
     paused: Vec<ConnKey>,
 }
@@ -54,8 +56,9 @@ impl<R: Runtime> Core<R> {
         flush: Arc<Notify>,
         post: Arc<Notify>,
         record: Arc<Notify>,
+        fetch: Arc<Notify>,
     ) -> Self {
-        Self { shard, links: Vec::new(), flush, post, record, paused: Vec::new() }
+        Self { shard, links: Vec::new(), flush, post, record, fetch, paused: Vec::new() }
     }
 
     /// Ready when a stopped reader may go on.
@@ -150,6 +153,9 @@ impl<R: Runtime> Core<R> {
         }
         if self.shard.has_posted() {
             self.record.notify();
+        }
+        if self.shard.has_fetches() {
+            self.fetch.notify();
         }
         if self.shard.is_congested() {
             self.post.notify();

@@ -18,7 +18,7 @@ pub async fn run_journal<R: Runtime>(node: Arc<Node>, stop: Shutdown) -> Result<
     let Some(options) = node.config().journal.clone() else {
         return Err("there is no journal to be run".into());
     };
-    let mut replay = Replay::new(R::wall_clock_ms().saturating_sub(R::now().as_millis()));
+    let mut replay = Replay::new();
     let visit = |position: journal::Position, record: &[u8]| replay.visit(position.get(), record);
     let (journal, writer) =
         journal::open::<R>(options, None, visit).await.map_err(|error| error.to_string())?;

@@ -12,6 +12,7 @@ use rt_abstract::{Core as RuntimeCore, Listener, MaybeSend, Notify, Runtime, Sha
 
 use super::accept::{accept_loop, end_accepting, mail_loop};
 use super::core::{Core, enter};
+use super::fetch::fetch_loop;
 use super::flush::{flush_loop, post_loop};
 use super::{durable, messages};
 use crate::node::Node;
@@ -62,7 +63,9 @@ pub async fn serve<R: Runtime>(
     if let Some(meta) = node.meta() {
         shard.set_durability(meta.clone(), now_ms, R::wall_clock_ms());
     }
-    let core = Shared::new(Core::<R>::new(shard, flush.clone(), post.clone(), record.clone()));
+    let fetch = Arc::new(Notify::new());
+    let core = Core::<R>::new(shard, flush.clone(), post.clone(), record.clone(), fetch.clone());
+    let core = Shared::new(core);
     let stopping = node.shutdown().clone();
     let stopped = Shutdown::new();
 
@@ -101,6 +104,9 @@ pub async fn serve<R: Runtime>(
                         stopped.clone(),
                     );
                     tasks.push(spawn_vital::<R, _>(&node, storing));
+                    let fetching =
+                        fetch_loop(node.clone(), core.clone(), fetch.clone(), stopped.clone());
+                    tasks.push(spawn_vital::<R, _>(&node, fetching));
                 }
                 messages::forget_rest(&node);
             }
@@ -144,6 +150,7 @@ pub async fn serve<R: Runtime>(
     }
     flush.notify();
     post.notify();
+    fetch.notify();
     // The mailbox may be full of what nobody will read any more; its loop drains it.
     while node.fabric().mailbox(id as u8).try_send(Lane::Control as usize, Mail::Stop).is_err() {
         node.fabric().mailbox(id as u8).room(Lane::Control as usize).await;

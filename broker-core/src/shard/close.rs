@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use mqtt::protocol::Violation;
-use mqtt::session::{Draft, Will};
+use mqtt::session::{Draft, Owed, Will};
 use mqtt::topic::parse_filter;
 use mqtt::wire::{
     Disconnect, Packet, PacketType, PropertyBuf, ReasonCode, Sender, Version, encode,
@@ -116,6 +116,10 @@ impl Shard {
         entry.conn = None;
         self.stats.clients_connected.sub(1);
         let expiry_s = entry.session.expiry_interval_s;
+        if parting != Parting::TakenOver {
+            self.spill(session);
+        }
+        let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
         // When the server goes, its clients did not vanish.
         if parting == Parting::Normal || self.draining {
             entry.will = None;
@@ -160,6 +164,7 @@ impl Shard {
         debug_assert!(entry.conn.is_none(), "detached before it ends");
         let will = entry.will.take();
         let durable = self.durable_client(key);
+        let owed = self.take_leavings(key);
         self.set_generation(key, 0);
         let entry = &mut self.sessions[key.0 as usize];
         let subscriptions = std::mem::take(&mut entry.session.subscriptions);
@@ -167,10 +172,11 @@ impl Shard {
             self.forget_subscription(key, &subscription.filter);
         }
         let entry = &mut self.sessions[key.0 as usize];
-        let mut owed = Vec::new();
         if let Some(outgoing) = entry.session.outgoing.as_mut() {
             Held::of(outgoing, &self.limits).became(Held::default(), &self.stats);
-            owed = outgoing.take_shared();
+            if let Some(recording) = self.recording.as_mut() {
+                outgoing.stored_places().for_each(|place| recording.dead(place));
+            }
         }
         let hash = self.hasher.of(&entry.session.client_id);
         if let Ok(found) = self.by_client.find_entry(hash, |&at| at == key.0) {
@@ -183,6 +189,24 @@ impl Shard {
             Some((client, epoch)) => self.post_end(client, epoch, will, now_ms),
             None => self.publish_due(will, now_ms),
         }
+    }
+
+    /// What an ending session leaves to its share groups. What is in memory needs no record any more.
+    fn take_leavings(&mut self, key: SessionKey) -> Vec<Owed> {
+        let Self { sessions, recording, limits, stats, .. } = self;
+        let entry = sessions.get_mut(key.0 as usize);
+        let Some(outgoing) = entry.and_then(|entry| entry.session.outgoing.as_mut()) else {
+            return Vec::new();
+        };
+        let before = Held::of(outgoing, limits);
+        let mut owed = outgoing.take_shared();
+        before.became(Held::of(outgoing, limits), stats);
+        for one in &mut owed {
+            if let (Owed::Here(queued), Some(recording)) = (one, recording.as_mut()) {
+                recording.dead(std::mem::take(&mut queued.place));
+            }
+        }
+        owed
     }
 
     /// Runs every deadline that has come. Call about every [`TICK_MS`].

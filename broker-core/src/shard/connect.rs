@@ -273,6 +273,7 @@ impl Shard {
             generation: 0,
             unsettled: None,
             sent_listed: false,
+            fetching: false,
             session: Session::new(client_id, expiry_interval_s),
             conn: None,
             will: None,

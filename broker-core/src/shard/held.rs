@@ -11,6 +11,8 @@ use crate::stats::ShardStats;
 pub(super) struct Held {
     queued: usize,
     queued_bytes: usize,
+    /// In memory, of the bytes.
+    here_bytes: usize,
     inflight: usize,
     /// The queue is more than half full.
     slow: bool,
@@ -24,6 +26,7 @@ impl Held {
         Self {
             queued,
             queued_bytes,
+            here_bytes: outgoing.queued_here_bytes(),
             inflight: outgoing.inflight(),
             slow: queued > limits.max_queued_messages / 2
                 || queued_bytes > limits.max_queued_bytes / 2,
@@ -35,6 +38,7 @@ impl Held {
     pub fn became(self, after: Self, stats: &ShardStats) {
         stats.queued_messages.change(self.queued as u64, after.queued as u64);
         stats.queued_bytes.change(self.queued_bytes as u64, after.queued_bytes as u64);
+        stats.queued_memory_bytes.change(self.here_bytes as u64, after.here_bytes as u64);
         stats.inflight_messages.change(self.inflight as u64, after.inflight as u64);
         stats.slow_queues.change(self.slow.into(), after.slow.into());
     }

@@ -8,7 +8,8 @@
 //! `publish` (routing and delivery), `subscribe`, `close` (ends, wills, expiry), with `conn`,
 //! `outbox`, `subscribers` and `wheel` as their data. `sys` says what the counters say, for which
 //! `held` counts what sessions hold. What outlives the process goes through `durable` (what clients wait
-//! for), `opening`, `posted` (what nobody waits for), `stored` and `doubt`.
+//! for), `opening`, `posted` (what nobody waits for), `stored` and `doubt`; messages through `recorded`,
+//! `recording` and `owed`, and back through `fetch`.
 
 mod auth;
 mod buffers;
@@ -19,6 +20,7 @@ mod connect;
 mod doubt;
 mod durable;
 mod fabric;
+mod fetch;
 mod guesses;
 mod held;
 mod opening;
@@ -66,6 +68,7 @@ pub use commit::Commit;
 use conn::{Conn, Phase};
 use durable::Durability;
 pub use fabric::{Fabric, LANES, Lane, Mail, Remote, slot_of};
+pub use fetch::{Fetch, Lost};
 pub use guesses::Origin;
 use outbox::BlockPool;
 pub use outbox::Output;
@@ -182,6 +185,8 @@ struct Entry {
     unsettled: Option<Box<HashSet<Exchange>>>,
     /// What it was sent is to be recorded.
     sent_listed: bool,
+    /// What it is owed next is being read, or waits to be.
+    fetching: bool,
     session: Session,
     conn: Option<ConnKey>,
     /// The current connection's will, or the one that waits for its delay.

@@ -157,6 +157,7 @@ impl Shard {
                     recording.dead(place);
                     recording.done(Done { generation, seq });
                 }
+                Progress::Received { place, .. } if generation == 0 => recording.dead(place),
                 Progress::Received { seq, place } => {
                     recording.dead(place);
                     let at = recording.push(&Record::Received(Done { generation, seq }));
@@ -299,7 +300,8 @@ impl Shard {
 
     /// Appends what has gathered, if there is room for it.
     fn append_records(&mut self) {
-        let Self { recording: Some(recording), sessions, .. } = self else { return };
+        let ahead = self.read_ahead();
+        let Self { recording: Some(recording), sessions, stats, .. } = self else { return };
         recording.complete();
         while let Some(mut unit) = recording.full.pop_front() {
             let journal = recording.node.journal();
@@ -310,7 +312,10 @@ impl Shard {
                 result = journal.append(&mut unit.batch, Class::Always);
             }
             match result {
-                Ok(appended) => recording.appended(unit, appended, sessions),
+                Ok(appended) => {
+                    let spilled = recording.appended(unit, appended, sessions, ahead);
+                    stats.queued_memory_bytes.sub(spilled as u64);
+                }
                 Err(Refused::Busy | Refused::NearlyFull | Refused::Full) => {
                     recording.full.push_front(unit);
                     break;

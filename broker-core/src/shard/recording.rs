@@ -6,11 +6,12 @@ use std::mem;
 use std::sync::Arc;
 
 use journal::{Appended, Batch, Class, Position, Relative, State};
-use mqtt::session::{Delivery, Message, Place};
+use mqtt::session::{Delivery, Message, Place, ReadAhead};
 use mqtt::wire::PacketId;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::fetch::Fetching;
 use super::owed::{Hop, Owed, Wait};
 use super::{Entry, SessionKey};
 use crate::config::Level;
@@ -59,6 +60,7 @@ pub(super) struct Recording {
     /// A shard's mail was handled and is not confirmed.
     pub(super) unconfirmed: bool,
     pub(super) owed: Owed,
+    pub(super) fetching: Fetching,
     pub(super) publish: CurrentPublish,
     /// Nothing new is taken.
     pub(super) nearly_full: bool,
@@ -166,6 +168,7 @@ impl Recording {
             mail: (0..shards).map(|_| MailCounts::default()).collect(),
             unconfirmed: false,
             owed: Owed::default(),
+            fetching: Fetching::default(),
             publish: CurrentPublish { level, ..CurrentPublish::default() },
             nearly_full: false,
             failed: false,
@@ -322,7 +325,10 @@ impl Recording {
     /// Nothing is owed for a message any more: recorded at the end of the unit.
     #[inline]
     pub(super) fn done(&mut self, done: Done) {
-        self.done.push(done);
+        // What a session recorded that has ended needs no end of its own.
+        if done.generation > 0 {
+            self.done.push(done);
+        }
     }
 
     /// A record is of no use any more.
@@ -353,14 +359,16 @@ impl Recording {
         }
     }
 
-    /// Tells everybody in a unit where their records lie.
+    /// Tells everybody in a unit where their records lie. What is beyond `ahead` goes out of memory:
+    /// the journal has it, until it is on the disk too. Gives the change in bytes that queues hold.
     pub(super) fn appended(
         &mut self,
         mut unit: Unit,
         appended: Appended,
         sessions: &mut Slab<Entry>,
-    ) {
-        let mut live = 0;
+        ahead: ReadAhead,
+    ) -> usize {
+        let (mut live, mut spilled) = (0, 0);
         for Tell { session, generation, what, at } in unit.tell.drain(..) {
             let entry = sessions.get_mut(session.0 as usize);
             let entry = entry.filter(|entry| entry.generation == generation);
@@ -368,7 +376,14 @@ impl Recording {
             let place = Place::at(appended.at(at).get());
             let outgoing = entry.session.outgoing.as_mut();
             let replaced = match what {
-                What::Message(seq) => outgoing.and_then(|it| it.set_place(seq, false, place)),
+                What::Message(seq) => outgoing.and_then(|it| {
+                    let replaced = it.set_place(seq, false, place)?;
+                    let ahead = if entry.conn.is_some() { ahead } else { ReadAhead::NONE };
+                    let before = it.queued_here_bytes();
+                    it.spill(seq, ahead);
+                    spilled += before - it.queued_here_bytes();
+                    Some(replaced)
+                }),
                 What::Received(seq) => outgoing.and_then(|it| it.set_place(seq, true, place)),
                 What::Taken(id) => entry.session.incoming.set_place(id, place),
             };
@@ -388,13 +403,13 @@ impl Recording {
         self.appended.push_back(UnitPlace { number, ticket, end: Place::at(self.last.get() + 1) });
         unit.publishes = false;
         self.spare_unit = Some(unit);
+        spilled
     }
 
     /// Everything recorded of a session is of no use any more.
     pub(super) fn forget(&mut self, entry: &mut Entry) {
         if let Some(outgoing) = entry.session.outgoing.as_mut() {
-            outgoing.places().for_each(|place| self.dead(place));
-            outgoing.stop_numbers();
+            outgoing.stop_numbers(|place| self.dead(place));
         }
         entry.session.incoming.places().for_each(|place| self.dead(place));
         entry.session.incoming.clear_places();
@@ -467,27 +482,5 @@ impl Recording {
             self.publish.known.push(key);
         }
         is_known
-    }
-
-    pub(super) fn hops_so_far(&self) -> SmallVec<[Hop; 2]> {
-        let kinds = [MailKind::First, MailKind::Forwarded];
-        let all = self.mail.iter().enumerate().flat_map(|(shard, counts)| {
-            kinds.map(|kind| Hop { shard: shard as u8, kind, number: counts.sent[kind as usize] })
-        });
-        all.filter(|hop| !hop.is_confirmed(self.shard, &self.node)).collect()
-    }
-
-    /// Tells other shards how much of their mail needs nothing any more but a sync.
-    pub(super) fn confirm_mail(&mut self) {
-        for (from, counts) in self.mail.iter_mut().enumerate() {
-            let first = counts.forwarded.front().map(|(number, _)| number - 1);
-            let upto = [first.unwrap_or(counts.received[0]), counts.received[1]];
-            for kind in [MailKind::First, MailKind::Forwarded] {
-                let upto = upto[kind as usize];
-                if upto > mem::replace(&mut counts.confirmed[kind as usize], upto) {
-                    self.node.confirm(from as u8, self.shard, kind, upto);
-                }
-            }
-        }
     }
 }

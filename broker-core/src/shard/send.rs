@@ -48,6 +48,7 @@ impl Shard {
         };
         before.became(Held::of(outgoing, limits), stats);
         let sent = outgoing.inflight() > 0;
+        let has_stored = outgoing.has_stored();
         if let Err(Rejected { dropped }) = result {
             stats.dropped_queue.add(dropped as u64);
             if limits.queue_full == QueueFull::Disconnect {
@@ -56,10 +57,13 @@ impl Shard {
         }
         if let Some(mark) = mark {
             self.end_record(key, mark, qos == QoS::ExactlyOnce && conn_key.is_some());
-            self.note_progress(key);
             if sent {
                 self.note_sent(key);
             }
+        }
+        self.note_progress(key);
+        if has_stored && conn_key.is_some() {
+            self.want(key);
         }
     }
 
@@ -108,9 +112,13 @@ impl Shard {
             way.drain(conn_key, conn, outgoing);
         }
         before.became(Held::of(outgoing, limits), stats);
+        let has_stored = outgoing.has_stored();
         if is_durable {
             self.note_sent(key);
-            self.note_progress(key);
+        }
+        self.note_progress(key);
+        if has_stored {
+            self.want(key);
         }
         Some(changed)
     }

@@ -14,6 +14,7 @@ use mqtt::topic::parse_filter;
 use mqtt::wire::QoS;
 use smallvec::SmallVec;
 
+use super::owed::Wait;
 use super::subscribers::{List, Subscriber};
 use super::{SessionKey, Shard};
 use crate::config::SharedStrategy;
@@ -166,14 +167,16 @@ impl Shard {
         })
     }
 
-    /// Gives messages that a leaving member was owed to the other members of their groups. A group
-    /// without any drops them. What was recorded for the session of this `generation` is so until
-    /// the next one has it; a session that has ended has nothing recorded any more.
-    pub(super) fn hand_on(&mut self, owed: Vec<Queued>, generation: u64, now_ms: u64) {
-        for Queued { message, delivery, seq, place } in owed {
-            let Some(raw) = &delivery.share else { continue };
-            let Ok(parsed) = parse_filter(raw) else { continue };
-            let Some(name) = parsed.share else { continue };
+    /// Gives a message that a leaving member was owed to another member of its group. A group
+    /// without any drops it. What was recorded for the session of this `generation` is so until
+    /// the next one has it.
+    pub(super) fn hand_on_queued(&mut self, queued: Queued, generation: u64, now_ms: u64) {
+        let Queued { message, delivery, seq, place } = queued;
+        let mut wait = Wait::default();
+        if let Some(raw) = &delivery.share
+            && let Ok(parsed) = parse_filter(raw)
+            && let Some(name) = parsed.share
+        {
             let mut draft = message.draft();
             draft.qos = delivery.qos.max(QoS::AtLeastOnce);
             if let Some(recording) = self.recording.as_mut() {
@@ -181,10 +184,10 @@ impl Shard {
                 recording.begin_publish(level, None, Some(MailKind::First));
             }
             self.forward(parsed.filter, name.as_str(), &draft, &message, now_ms);
-            let wait = self.end_publish();
-            if place.is_recorded() {
-                self.done_after(Done { generation, seq }, place, wait);
-            }
+            wait = self.end_publish();
+        }
+        if place.is_recorded() {
+            self.done_after(Done { generation, seq }, place, wait);
         }
     }
 

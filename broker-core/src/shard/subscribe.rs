@@ -6,7 +6,7 @@ use std::sync::Arc;
 use meta::record::StoredSubscription;
 use mqtt::protocol::Violation;
 use mqtt::routing::{ScanCursor, ShareGroup};
-use mqtt::session::{Delivery, Message, Queued, Subscription};
+use mqtt::session::{Delivery, Message, Owed, Queued, Subscription};
 use mqtt::topic::{FilterError, parse_filter_within};
 use mqtt::wire::{
     Packet, Properties, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeOptions,
@@ -197,7 +197,7 @@ impl Shard {
     }
 
     /// What waits in a session's queue for a shared subscription that it leaves.
-    fn take_queued_of(&mut self, session: SessionKey, raw: &str) -> Vec<Queued> {
+    fn take_queued_of(&mut self, session: SessionKey, raw: &str) -> Vec<Owed> {
         let entry = self.sessions.get_mut(session.0 as usize);
         let Some(outgoing) = entry.and_then(|entry| entry.session.outgoing.as_mut()) else {
             return Vec::new();

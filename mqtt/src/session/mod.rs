@@ -8,7 +8,10 @@ mod incoming;
 mod message;
 mod outgoing;
 mod place;
+mod queue;
+mod reference;
 mod restore;
+mod stored;
 mod subscriptions;
 mod will;
 mod window;
@@ -19,7 +22,9 @@ pub use outgoing::{
     Delivery, Outgoing, PubRecOutcome, QueueBounds, QueueFull, Queued, Rejected, Step,
 };
 pub use place::{Place, Progress};
+pub use reference::{Owed, Reference};
 pub use restore::Restored;
+pub use stored::ReadAhead;
 pub use subscriptions::{Subscription, Subscriptions};
 pub use will::Will;
 

@@ -11,7 +11,9 @@ use smallvec::SmallVec;
 
 use super::message::{Lifetime, Message};
 use super::place::{Place, Progress};
-use super::window::{Inflight, KEPT, Window};
+use super::queue::Queue;
+use super::reference::Owed;
+use super::window::{Inflight, Window};
 use crate::wire::{PacketId, QoS};
 
 /// How a message is to be delivered to this session.
@@ -54,8 +56,12 @@ impl Queued {
 
     /// The message and what delivering it takes, the size that the bounds count.
     pub fn size_bytes(&self) -> usize {
-        let ids = self.delivery.subscription_ids.len() * size_of::<u32>();
-        size_of::<Self>() + ids + self.message.size_bytes()
+        Self::size_of(self.delivery.subscription_ids.len(), self.message.size_bytes())
+    }
+
+    #[inline]
+    pub(super) fn size_of(ids: usize, message_bytes: usize) -> usize {
+        size_of::<Self>() + ids * size_of::<u32>() + message_bytes
     }
 }
 
@@ -121,9 +127,10 @@ pub struct Outgoing {
     pub(super) inflight: Window,
     /// Identifiers to send again on this connection, oldest first.
     pub(super) resend: VecDeque<PacketId>,
-    pub(super) queue: VecDeque<Queued>,
-    pub(super) queued_bytes: usize,
+    pub(super) queue: Queue,
     pub(super) inflight_bytes: usize,
+    /// How many of those sent are references.
+    pub(super) inflight_stored: usize,
     /// The number of the next message; 0 when they are not numbered.
     pub(super) next_seq: u64,
 }
@@ -150,19 +157,18 @@ impl Outgoing {
         // One message always fits an empty queue: a bound below its size would stop it for ever.
         while !self.queue.is_empty()
             && (self.queue.len() >= bounds.max_messages
-                || self.queued_bytes + size > bounds.max_bytes)
+                || self.queue.bytes() + size > bounds.max_bytes)
         {
             dropped += 1;
             if bounds.when_full == QueueFull::DropNew {
                 return Err(Rejected { dropped });
             }
-            if let Some(old) = self.pop_queue() {
-                Progress::done(old.seq, old.place, progress);
+            if let Some(old) = self.queue.pop() {
+                Progress::done(old.seq(), old.place(), progress);
             }
         }
-        self.queued_bytes += size;
         self.number(&mut queued);
-        self.queue.push_back(queued);
+        self.queue.push(queued);
         if dropped > 0 { Err(Rejected { dropped }) } else { Ok(()) }
     }
 
@@ -175,7 +181,8 @@ impl Outgoing {
     /// could be lost and published again, and reach the client twice. A PUBREL waits for the record
     /// of its PUBREC: the client forgets the identifier when it comes, and a PUBLISH that is sent
     /// again would be a new message. And a numbered message waits while its identifier is under way,
-    /// which only a client that leaves 65,535 others behind an unacknowledged one gets to see.
+    /// which only a client that leaves 65,535 others behind an unacknowledged one gets to see. What is
+    /// a reference waits until it is [loaded](Self::load), and what is behind it for its turn.
     pub fn next_step(
         &mut self,
         window: u16,
@@ -190,13 +197,16 @@ impl Outgoing {
             return None;
         }
         if let Some(&id) = self.resend.front() {
-            let waits = |entry: &Inflight| entry.publish.is_none() && entry.place >= stored;
+            let waits = |entry: &Inflight| match &entry.publish {
+                Some(owed) => owed.is_stored(),
+                None => entry.place >= stored,
+            };
             if self.inflight.get(id).is_some_and(waits) {
                 return None;
             }
             self.resend.pop_front();
             return Some(match self.inflight.get(id)?.publish.as_ref() {
-                Some(queued) => Step::Publish { id, dup: true, queued },
+                Some(owed) => Step::Publish { id, dup: true, queued: owed.here()? },
                 None => Step::Release(id),
             });
         }
@@ -204,15 +214,15 @@ impl Outgoing {
             return None;
         }
         loop {
-            let first = self.queue.front()?;
+            let first = self.queue.first_here()?;
             if first.message.lifetime(now_ms) != Lifetime::Expired {
                 if first.waits_for(stored) || !self.may_begin(first.seq) {
                     return None;
                 }
-                let first = self.pop_queue()?;
+                let first = self.queue.pop_here()?;
                 return self.begin(first);
             }
-            if let Some(late) = self.pop_queue() {
+            if let Some(late) = self.queue.pop_here() {
                 *expired += 1;
                 Progress::done(late.seq, late.place, progress);
             }
@@ -263,7 +273,7 @@ impl Outgoing {
     /// PUBACK: the message is delivered. False when the identifier is unknown.
     pub fn on_puback(&mut self, id: PacketId, progress: &mut Vec<Progress>) -> bool {
         self.finish(id, progress, |entry| {
-            entry.publish.as_ref().is_some_and(|q| q.delivery.qos == QoS::AtLeastOnce)
+            entry.publish.as_ref().is_some_and(|owed| owed.qos() == QoS::AtLeastOnce)
         })
     }
 
@@ -276,15 +286,20 @@ impl Outgoing {
     ) -> PubRecOutcome {
         let Some(entry) = self.inflight.get_mut(id) else { return PubRecOutcome::Unknown };
         match &entry.publish {
-            Some(queued) if queued.delivery.qos != QoS::ExactlyOnce => PubRecOutcome::Unknown,
+            Some(owed) if owed.qos() != QoS::ExactlyOnce => PubRecOutcome::Unknown,
             _ if refused => {
                 self.forget(id, progress);
                 PubRecOutcome::Over
             }
             _ => {
-                if let Some(queued) = entry.publish.take() {
-                    self.inflight_bytes -= queued.size_bytes();
-                    if entry.place.is_recorded() {
+                if let Some(owed) = entry.publish.take() {
+                    self.inflight_bytes -= owed.size_bytes();
+                    self.inflight_stored -= usize::from(owed.is_stored());
+                    if self.next_seq == 0 || owed.seq() != entry.order {
+                        // Recorded before the session ceased to outlive the process.
+                        Progress::done(entry.order, entry.place, progress);
+                        entry.place = Place::NONE;
+                    } else if entry.place.is_recorded() {
                         progress.push(Progress::Received { seq: entry.order, place: entry.place });
                         entry.place = Place::PENDING;
                     }
@@ -311,25 +326,26 @@ impl Outgoing {
     /// Takes out what other members of share groups are to get when this session ends: everything
     /// queued, and QoS 1 messages that were not acknowledged, in the order of sending. A QoS 2
     /// message that was sent goes to nobody else [MQTT-4.8.2-5].
-    pub fn take_shared(&mut self) -> Vec<Queued> {
-        let shared = |q: &Queued| q.delivery.share.is_some() && q.delivery.qos == QoS::AtLeastOnce;
-        let mut sent: Vec<(u64, Queued)> = self
+    pub fn take_shared(&mut self) -> Vec<Owed> {
+        let shared = |owed: &Owed| owed.share().is_some() && owed.qos() == QoS::AtLeastOnce;
+        let mut sent: Vec<(u64, Owed)> = self
             .inflight
             .take(|entry| entry.publish.as_ref().is_some_and(shared))
             .into_iter()
             .filter_map(|entry| Some((entry.order, entry.publish?)))
             .collect();
         sent.sort_unstable_by_key(|(order, _)| *order);
-        self.inflight_bytes -= sent.iter().map(|(_, queued)| queued.size_bytes()).sum::<usize>();
+        self.inflight_bytes -= sent.iter().map(|(_, owed)| owed.size_bytes()).sum::<usize>();
+        self.inflight_stored -= sent.iter().filter(|(_, owed)| owed.is_stored()).count();
         self.resend.retain(|id| self.inflight.get(*id).is_some());
-        let mut taken: Vec<Queued> = sent.into_iter().map(|(_, queued)| queued).collect();
-        taken.extend(self.take_queued(|share| share.is_some()));
+        let mut taken: Vec<Owed> = sent.into_iter().map(|(_, owed)| owed).collect();
+        taken.extend(self.queue.take(|share| share.is_some()));
         taken
     }
 
     /// Takes out what waits in the queue for one shared subscription, which this session leaves.
-    pub fn take_queued_of(&mut self, share: &str) -> Vec<Queued> {
-        self.take_queued(|queued| queued == Some(share))
+    pub fn take_queued_of(&mut self, share: &str) -> Vec<Owed> {
+        self.queue.take(|queued| queued == Some(share))
     }
 
     /// Messages waiting for the window.
@@ -339,7 +355,12 @@ impl Outgoing {
 
     /// Bytes waiting for the window.
     pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.queue.bytes()
+    }
+
+    /// Those of them that are in memory.
+    pub fn queued_here_bytes(&self) -> usize {
+        self.queue.here_bytes()
     }
 
     /// Messages sent and not acknowledged.
@@ -353,7 +374,8 @@ impl Outgoing {
         let (id, queued) = if queued.seq > 0 && self.next_seq > 0 {
             let id = id_of(queued.seq);
             let (order, place) = (queued.seq, queued.place);
-            (id, self.inflight.begin_as(id, Inflight { order, place, publish: Some(queued) }))
+            let publish = Some(Owed::Here(queued));
+            (id, self.inflight.begin_as(id, Inflight { order, place, publish }))
         } else {
             self.inflight.begin(queued)
         };
@@ -379,7 +401,7 @@ impl Outgoing {
     /// Takes an exchange out if it is `legal` now, also where it waits to be sent again: a client
     /// may answer before that, to what it got on an earlier connection.
     #[inline]
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         id: PacketId,
         progress: &mut Vec<Progress>,
@@ -387,37 +409,16 @@ impl Outgoing {
     ) -> bool {
         let Some(entry) = self.inflight.end_if(id, legal) else { return false };
         Progress::done(entry.order, entry.place, progress);
-        self.inflight_bytes -= entry.publish.map_or(0, |queued| queued.size_bytes());
+        if let Some(owed) = entry.publish {
+            self.inflight_bytes -= owed.size_bytes();
+            self.inflight_stored -= usize::from(owed.is_stored());
+        }
         if self.resend.front() == Some(&id) {
             self.resend.pop_front();
         } else if !self.resend.is_empty() {
             self.resend.retain(|other| *other != id);
         }
         true
-    }
-
-    fn take_queued(&mut self, wanted: impl Fn(Option<&str>) -> bool) -> Vec<Queued> {
-        let (taken, kept): (Vec<_>, VecDeque<_>) = std::mem::take(&mut self.queue)
-            .into_iter()
-            .fold((Vec::new(), VecDeque::new()), |(mut taken, mut kept), queued| {
-                match wanted(queued.delivery.share.as_deref()) {
-                    true => taken.push(queued),
-                    false => kept.push_back(queued),
-                }
-                (taken, kept)
-            });
-        self.queue = kept;
-        self.queued_bytes -= taken.iter().map(Queued::size_bytes).sum::<usize>();
-        taken
-    }
-
-    fn pop_queue(&mut self) -> Option<Queued> {
-        let queued = self.queue.pop_front()?;
-        self.queued_bytes -= queued.size_bytes();
-        if self.queue.is_empty() && self.queue.capacity() > KEPT {
-            self.queue = VecDeque::new();
-        }
-        Some(queued)
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 
-use super::outgoing::{Outgoing, Queued, id_of};
+use super::outgoing::{Outgoing, id_of};
 use super::place::Place;
+use super::reference::{Owed, Reference};
 use super::window::Inflight;
 
 /// One message that is owed to the client, as the records say.
 #[derive(Clone, Debug)]
 pub enum Restored {
     /// The message, with its number and its record.
-    Message(Queued),
+    Message(Reference),
     /// PUBREC came: only PUBREL is owed.
     Release {
         /// The message's number.
@@ -24,7 +25,7 @@ impl Restored {
     /// The message's number.
     pub fn seq(&self) -> u64 {
         match self {
-            Self::Message(queued) => queued.seq,
+            Self::Message(reference) => reference.seq,
             Self::Release { seq, .. } => *seq,
         }
     }
@@ -35,18 +36,30 @@ impl Outgoing {
     /// all numbers that were used before. What is queued already is numbered first.
     pub fn start_numbers(&mut self, next_seq: u64) {
         self.next_seq = next_seq.max(self.inflight.last_order() + 1).max(1);
-        for queued in self.queue.iter_mut().filter(|queued| queued.seq == 0) {
+        for queued in self.queue.here_mut().filter(|queued| queued.seq == 0) {
             queued.seq = self.next_seq;
             self.next_seq += 1;
         }
     }
 
-    /// Numbers no more: the session does not outlive the process from now on.
-    pub fn stop_numbers(&mut self) {
+    /// Numbers no more: the session does not outlive the process from now on, and its records mean
+    /// nothing. Their places go to `dead`, but for those that have to be read yet
+    /// ([`stored_places`](Self::stored_places)): they live until their messages are done.
+    pub fn stop_numbers(&mut self, mut dead: impl FnMut(Place)) {
         self.inflight.raise_order(self.next_seq);
         self.next_seq = 0;
-        self.queue.iter_mut().for_each(|queued| (queued.seq, queued.place) = (0, Place::NONE));
-        self.inflight.iter_mut().for_each(|entry| entry.place = Place::NONE);
+        // The numbers stay: they tell the order.
+        for queued in self.queue.here_mut() {
+            dead(std::mem::replace(&mut queued.place, Place::NONE));
+        }
+        for entry in self.inflight.iter_mut() {
+            match &mut entry.publish {
+                Some(Owed::Stored(_)) => continue,
+                Some(Owed::Here(queued)) => queued.place = Place::NONE,
+                None => {}
+            }
+            dead(std::mem::replace(&mut entry.place, Place::NONE));
+        }
     }
 
     /// The number of the next message; 0 when they are not numbered.
@@ -70,22 +83,25 @@ impl Outgoing {
             if entry.publish.is_none() != received || !entry.place.is_recorded() {
                 return None;
             }
-            if let Some(queued) = entry.publish.as_mut() {
-                queued.place = place;
+            if let Some(owed) = entry.publish.as_mut() {
+                owed.set_place(place);
             }
             return Some(std::mem::replace(&mut entry.place, place));
         }
-        // The queue is in the order of numbers.
-        let at = self.queue.partition_point(|queued| queued.seq < seq);
-        let queued = self.queue.get_mut(at)?;
-        let told = queued.seq == seq && queued.place.is_recorded() && !received;
-        told.then(|| std::mem::replace(&mut queued.place, place))
+        if received { None } else { self.queue.set_place(seq, place) }
     }
 
     /// The records of everything that is owed to the client.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         let inflight = self.inflight.iter().map(|(_, entry)| entry.place);
-        inflight.chain(self.queue.iter().map(|queued| queued.place))
+        inflight.chain(self.queue.places())
+    }
+
+    /// The records of what lies in the journal alone.
+    pub fn stored_places(&self) -> impl Iterator<Item = Place> {
+        let stored = |entry: &Inflight| entry.publish.as_ref().is_some_and(Owed::is_stored);
+        let inflight = self.inflight.iter().filter(move |(_, entry)| stored(entry));
+        inflight.map(|(_, entry)| entry.place).chain(self.queue.stored_places())
     }
 
     /// An outgoing half from its records: `entries` in the order of their numbers, of which those up
@@ -93,7 +109,7 @@ impl Outgoing {
     /// [`start_numbers`](Self::start_numbers).
     ///
     /// What was sent is sent again at the next [`resume`](Self::resume), under its identifier and
-    /// marked as a duplicate. Should two of the entries have one identifier, the later one waits.
+    /// marked as a duplicate. All messages are references; none is read before it is sent. Should two of the entries have one identifier, the later one waits.
     pub fn restore(
         entries: impl IntoIterator<Item = Restored>,
         sent_seq: u64,
@@ -109,16 +125,14 @@ impl Outgoing {
                     restored.inflight.begin_as(id, entry);
                 }
                 Restored::Release { .. } => {}
-                Restored::Message(queued) if seq <= sent_seq && free => {
-                    restored.inflight_bytes += queued.size_bytes();
-                    let place = queued.place;
-                    let entry = Inflight { order: seq, place, publish: Some(queued) };
-                    restored.inflight.begin_as(id, entry);
+                Restored::Message(reference) if seq <= sent_seq && free => {
+                    restored.inflight_bytes += reference.size_bytes();
+                    restored.inflight_stored += 1;
+                    let place = reference.place;
+                    let publish = Some(Owed::Stored(reference));
+                    restored.inflight.begin_as(id, Inflight { order: seq, place, publish });
                 }
-                Restored::Message(queued) => {
-                    restored.queued_bytes += queued.size_bytes();
-                    restored.queue.push_back(queued);
-                }
+                Restored::Message(reference) => restored.queue.push_stored(reference),
             }
         }
         restored.inflight.raise_order(sent_seq);

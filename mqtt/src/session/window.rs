@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 
 use super::outgoing::Queued;
 use super::place::Place;
+use super::reference::Owed;
 use crate::wire::PacketId;
 
 /// Packet identifiers: 1 to 65535.
@@ -24,7 +25,13 @@ pub(super) struct Inflight {
     /// The record of the message or, once PUBREC came, of that.
     pub(super) place: Place,
     /// `None` once PUBREC came: only PUBREL is owed, whether the message expires or not.
-    pub(super) publish: Option<Queued>,
+    pub(super) publish: Option<Owed>,
+}
+
+impl Inflight {
+    fn queued(&self) -> Option<&Queued> {
+        self.publish.as_ref().and_then(Owed::here)
+    }
 }
 
 /// The exchanges under way, and the identifiers of those to come.
@@ -60,9 +67,10 @@ impl Window {
         self.sent += 1;
         self.in_ring += 1;
         let place = queued.place;
-        self.ring.push_back(Some(Inflight { order: self.sent, place, publish: Some(queued) }));
+        let publish = Some(Owed::Here(queued));
+        self.ring.push_back(Some(Inflight { order: self.sent, place, publish }));
         let entry = self.ring.back().and_then(Option::as_ref);
-        (id, entry.and_then(|entry| entry.publish.as_ref()))
+        (id, entry.and_then(Inflight::queued))
     }
 
     /// Begins an exchange under an identifier that is given. It must be free.
@@ -85,7 +93,7 @@ impl Window {
             self.ring.push_back(None);
         }
         self.in_ring += 1;
-        self.ring[place].insert(entry).publish.as_ref()
+        self.ring[place].insert(entry).queued()
     }
 
     /// Orders those to come behind `order`.
@@ -320,7 +328,8 @@ mod tests {
 
     #[test]
     fn identifiers_that_are_given_may_leave_gaps() {
-        let entry = |order| Inflight { order, place: Place::NONE, publish: Some(queued()) };
+        let entry =
+            |order| Inflight { order, place: Place::NONE, publish: Some(Owed::Here(queued())) };
         let mut window = Window::default();
         let mut model = BTreeMap::new();
         let mut order = 0;

@@ -11,6 +11,7 @@ mod messages;
 mod metrics;
 mod mosquitto;
 mod paho;
+mod queues;
 mod rumqtt;
 mod stopping;
 mod sys;
@@ -26,6 +27,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         durable::CASES,
         hostile::CASES,
         messages::CASES,
+        queues::CASES,
         lifecycle::CASES,
         stopping::CASES,
         rumqtt::CASES,

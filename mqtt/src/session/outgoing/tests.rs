@@ -164,9 +164,9 @@ fn what_a_share_group_is_owed_can_be_taken_out() {
     for _ in 0..3 {
         next(&mut out, 3);
     }
-    let text = |queued: Vec<Queued>| -> Vec<String> {
+    let text = |owed: Vec<Owed>| -> Vec<String> {
         let payload = |q: &Queued| String::from_utf8_lossy(q.message.draft().payload).into();
-        queued.iter().map(payload).collect()
+        owed.iter().filter_map(Owed::here).map(payload).collect()
     };
     assert_eq!(text(out.take_queued_of("h")), ["queued 2"]);
     assert_eq!(text(out.take_shared()), ["sent 1", "queued 1"]);

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use smallvec::SmallVec;
 
 use super::super::message::{Draft, Message};
-use super::super::outgoing::{Delivery, PubRecOutcome, QueueBounds, QueueFull, Step};
+use super::super::outgoing::{Delivery, PubRecOutcome, QueueBounds, QueueFull, Queued, Step};
 use super::super::place::Progress;
+use super::super::stored::ReadAhead;
 use super::*;
 use crate::wire::{PacketId, QoS};
 
@@ -34,13 +35,27 @@ fn numbered(next_seq: u64) -> Outgoing {
     outgoing
 }
 
+/// What lies in the log alone comes back, as its payload says.
+fn read(outgoing: &mut Outgoing) {
+    let mut wanted = Vec::new();
+    outgoing.wanted(ReadAhead { messages: 3, bytes: 1_000 }, &mut wanted);
+    for (seq, place) in wanted {
+        assert!(place.position().is_some());
+        outgoing.load(seq, queued(seq, QoS::AtMostOnce).message);
+    }
+}
+
 /// The next packet: identifier, duplicate, number; a PUBREL has no duplicate flag.
 fn step(outgoing: &mut Outgoing, stored: Place) -> Option<(u16, Option<bool>, u64)> {
+    read(outgoing);
     let (mut expired, mut progress) = (0, Vec::new());
     let step = outgoing.next_step(500, &BOUNDS, stored, 0, &mut expired, &mut progress)?;
     assert!(progress.is_empty() && expired == 0);
     Some(match step {
-        Step::Publish { id, dup, queued } => (id.get(), Some(dup), queued.seq),
+        Step::Publish { id, dup, queued } => {
+            assert_eq!(queued.message.draft().payload, queued.seq.to_be_bytes());
+            (id.get(), Some(dup), queued.seq)
+        }
         Step::Release(id) => (id.get(), None, 0),
     })
 }
@@ -65,8 +80,8 @@ fn an_identifier_under_way_holds_back_its_next_number() {
     send(&mut outgoing, 7);
     assert_eq!(step(&mut outgoing, Place::PENDING), Some((8, Some(false), 7)));
     outgoing.next_seq = 7 + 65_535; // as if all others had come and gone
-    send(&mut outgoing, 8);
-    send(&mut outgoing, 9);
+    send(&mut outgoing, 65_542);
+    send(&mut outgoing, 65_543);
     assert_eq!(step(&mut outgoing, Place::PENDING), None);
     let direct = outgoing.send_at_once(queued(0, QoS::AtLeastOnce), 9, &BOUNDS, Place::PENDING, 0);
     assert!(direct.is_err());
@@ -109,7 +124,7 @@ fn a_session_that_numbers_no_more_goes_on_with_free_identifiers() {
         outgoing.enqueue(queued(seq, QoS::AtLeastOnce), &BOUNDS, &mut Vec::new()).unwrap();
     }
     assert_eq!(step(&mut outgoing, Place::PENDING), Some((2, Some(false), 1)));
-    outgoing.stop_numbers();
+    outgoing.stop_numbers(|place| assert_eq!(place, Place::PENDING));
     assert!(outgoing.places().all(|place| place == Place::NONE));
     let ids: Vec<_> =
         std::iter::from_fn(|| step(&mut outgoing, Place::PENDING)).map(|got| got.0).collect();
@@ -128,6 +143,8 @@ enum Event {
     /// The client answers one of the exchanges that it knows.
     Answer(u8),
     Reconnect,
+    /// Everything that can goes out of memory.
+    Spill,
     /// The process ends; the number that tells what was sent may be late.
     Crash(u8),
 }
@@ -139,6 +156,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => (1..9_u8).prop_map(Event::Send),
         4 => any::<u8>().prop_map(Event::Answer),
         1 => Just(Event::Reconnect),
+        1 => Just(Event::Spill),
         1 => (0..4_u8).prop_map(Event::Crash),
     ];
     prop::collection::vec(event, 1..200)
@@ -256,7 +274,7 @@ impl World {
                 return Restored::Release { seq, place };
             }
             let qos = if exactly_once { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
-            Restored::Message(Queued { seq, place, ..queued(seq, qos) })
+            Restored::Message(Reference::to(Queued { seq, place, ..queued(seq, qos) }))
         });
         self.outgoing = Outgoing::restore(entries, sent, next);
         self.last_first_send = self.last_first_send.min(sent);
@@ -293,6 +311,11 @@ proptest! {
                 Event::Send(count) => (0..count).for_each(|_| world.send()),
                 Event::Answer(at) => world.answer(at),
                 Event::Reconnect => world.reconnect(),
+                // Not of those that were sent on this connection.
+                Event::Spill => {
+                    world.outgoing.spill_all();
+                    world.reconnect();
+                }
                 Event::Crash(late) => world.crash(late),
             }
             prop_assert_eq!(

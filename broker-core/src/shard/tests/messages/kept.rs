@@ -4,17 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use journal::Options;
 use journal::testing::{FakeDisk, fake};
+use journal::{Options, Position};
 use meta::command::Reply;
 use meta::record::{SessionRecord, StoredSubscription};
 use meta::store::MemoryStore;
 use meta::{Answer, Handle};
+use mqtt::session::Message;
 use mqtt::wire::{Ack, AckKind, ReasonCode};
 
 use super::super::*;
 use crate::config::DurabilityConfig;
-use crate::messages::{Messages, Replay};
+use crate::messages::{Messages, Replay, message_of};
+use crate::shard::Lost;
 
 pub const WALL_MS: u64 = 1_000_000;
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -25,11 +27,14 @@ pub struct Kept {
     pub node: Arc<Messages>,
     /// What is durable.
     pub log: Vec<Vec<u8>>,
+    /// The same by position.
+    pub records: BTreeMap<u64, Vec<u8>>,
     /// By client: generation, and subscriptions with their QoS.
     sessions: BTreeMap<String, (u64, Vec<(String, QoS)>)>,
     next_epoch: u64,
     shards: usize,
     levels: DurabilityConfig,
+    limits: Limits,
 }
 
 impl Kept {
@@ -38,10 +43,14 @@ impl Kept {
     }
 
     pub fn with(shards: usize, levels: DurabilityConfig) -> Self {
-        let (mut bench, disk, node) = start(shards, &levels);
-        bench.shards.iter_mut().for_each(|shard| shard.restore_messages(&mut Replay::new(0)));
-        let (log, sessions) = (Vec::new(), BTreeMap::new());
-        Self { bench, disk, node, log, sessions, next_epoch: 10, shards, levels }
+        Self::limited(shards, levels, Limits::default())
+    }
+
+    pub fn limited(shards: usize, levels: DurabilityConfig, limits: Limits) -> Self {
+        let (mut bench, disk, node) = start(shards, &levels, &limits);
+        bench.shards.iter_mut().for_each(|shard| shard.restore_messages(&mut Replay::new()));
+        let (log, records, sessions) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self { bench, disk, node, log, records, sessions, next_epoch: 10, shards, levels, limits }
     }
 
     /// Everything recorded becomes durable, and is told.
@@ -55,16 +64,22 @@ impl Kept {
         for shard in &mut self.bench.shards {
             shard.end_turn();
         }
-        self.log.extend(self.disk.sync().into_iter().map(|(_, bytes)| bytes));
+        for (position, bytes) in self.disk.sync() {
+            self.records.insert(position.get(), bytes.clone());
+            self.log.push(bytes);
+        }
     }
 
     /// The process ends; the next one finds what was durable.
     pub fn crash(&mut self) {
-        (self.bench, self.disk, self.node) = start(self.shards, &self.levels);
-        let mut replay = Replay::new(WALL_MS - 1_000);
-        for bytes in &self.log {
-            // The journal begins anew, and has a place for them all in its first segment.
-            replay.visit(SEGMENT_BYTES + 1, bytes).expect("own records");
+        (self.bench, self.disk, self.node) = start(self.shards, &self.levels, &self.limits);
+        let mut replay = Replay::new();
+        self.records.clear();
+        // The journal begins anew, and has a place for them all in its first segment.
+        assert!(self.log.len() < 4096);
+        for (position, bytes) in (SEGMENT_BYTES + 1..).zip(&self.log) {
+            replay.visit(position, bytes).expect("own records");
+            self.records.insert(position, bytes.clone());
         }
         replay.finish();
         for (name, (generation, subscriptions)) in &self.sessions {
@@ -199,8 +214,32 @@ impl Kept {
         self.bench.send(client, &Packet::Ack(ack));
     }
 
+    /// Reads what the shards want, until they want nothing; says how much it was.
+    pub fn fetch(&mut self) -> usize {
+        let mut count = 0;
+        for at in 0..self.shards {
+            while let Some(fetch) = self.bench.shards[at].take_fetch() {
+                let read = fetch.positions().map(|at| self.read(at)).collect::<Vec<_>>();
+                count += read.len();
+                let now_ms = self.bench.now_ms;
+                self.bench.shards[at].on_fetched(fetch, read, now_ms);
+                self.bench.run();
+            }
+        }
+        count
+    }
+
+    pub fn read(&self, at: u64) -> Result<Arc<Message>, Lost> {
+        let position = Position::new(at);
+        let record = self.records.get(&at).cloned().or_else(|| self.disk.waiting(position));
+        let record = record.expect("what is wanted is somewhere");
+        let message = message_of(&record, WALL_MS - 1_000);
+        message.map(Arc::new).map_err(|_| Lost)
+    }
+
     /// All packets that came, as text: `pub PAYLOAD ID [dup]`, `PubAck ID`, `PubAck ID QuotaExceeded`.
     pub fn got(&mut self, client: Client) -> Vec<String> {
+        self.fetch();
         std::iter::from_fn(|| self.bench.try_next(client)).map(|packet| text(&packet)).collect()
     }
 
@@ -209,8 +248,12 @@ impl Kept {
     }
 }
 
-fn start(shards: usize, levels: &DurabilityConfig) -> (Bench, FakeDisk, Arc<Messages>) {
-    let mut bench = Bench::with(shards, Limits::default());
+fn start(
+    shards: usize,
+    levels: &DurabilityConfig,
+    limits: &Limits,
+) -> (Bench, FakeDisk, Arc<Messages>) {
+    let mut bench = Bench::with(shards, limits.clone());
     let options =
         Options { segment_bytes: SEGMENT_BYTES, max_batch_bytes: 16 << 10, ..Options::new("") };
     let (journal, disk) = fake(options);

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::kept::{Kept, publish_packet};
+use crate::config::DurabilityConfig;
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -19,6 +20,8 @@ enum Event {
     Answer(usize),
     Leave(usize),
     Come(usize),
+    /// What the shards want is read.
+    Read,
     /// Some time passes.
     Tick,
     Crash,
@@ -31,6 +34,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         5 => (0..2_usize).prop_map(Event::Answer),
         1 => (0..2_usize).prop_map(Event::Leave),
         1 => (0..2_usize).prop_map(Event::Come),
+        2 => Just(Event::Read),
         1 => Just(Event::Tick),
         2 => Just(Event::Crash),
     ];
@@ -68,7 +72,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let mut kept = Kept::new(2);
+        let limits = Limits { read_ahead_messages: 3, ..Limits::default() };
+        let mut kept = Kept::limited(2, DurabilityConfig::default(), limits);
         let mut readers = Vec::new();
         let mut publishers = Vec::new();
         for shard in 0..2 {
@@ -238,6 +243,9 @@ impl World {
             Event::Answer(who) => self.answer(who),
             Event::Leave(who) => self.leave(who),
             Event::Come(who) => self.come(who),
+            Event::Read => {
+                self.kept.fetch();
+            }
             Event::Tick => self.kept.bench.pass_ms(200),
             Event::Crash => {
                 for who in 0..2 {
@@ -258,6 +266,7 @@ impl World {
         }
         for _ in 0..60 {
             self.kept.sync();
+            self.kept.fetch();
             self.look();
             for who in 0..2 {
                 self.answer(who);
