@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
+use journal::Batch;
 use mqtt::session::{Delivery, Draft, Incoming, Message, Outgoing, Place, Queued, Restored};
 use mqtt::wire::PacketId;
 
@@ -14,6 +15,9 @@ use super::record::{Origin, PublishHead, Record, RecordError, Target};
 /// Numbers that are left out after a start: what was sent in the last moments before a crash, and
 /// not recorded, used some, and their identifiers are not to mean something else to the client now.
 const SKIPPED: u64 = 1_000;
+
+/// Ended sessions per unit: some kilobytes, which fit into any segment.
+const ENDED_PER_BATCH: usize = 256;
 
 /// What the records come to.
 ///
@@ -24,6 +28,10 @@ pub struct Replay {
     sessions: HashMap<u64, Recorded>,
     /// Messages whose publisher was not told that they were taken: to whom they are owed.
     unsettled: HashMap<Origin, Vec<u64>>,
+    /// The publishers of those.
+    origins: HashSet<u64>,
+    /// Sessions whose part was taken.
+    taken: HashSet<u64>,
 }
 
 /// What is recorded of one session.
@@ -40,7 +48,13 @@ pub(crate) struct Recorded {
 impl Replay {
     /// Nothing yet. `wall_offset_ms` is the wall clock minus the broker's monotonic clock.
     pub fn new(wall_offset_ms: u64) -> Self {
-        Self { wall_offset_ms, sessions: HashMap::new(), unsettled: HashMap::new() }
+        Self {
+            wall_offset_ms,
+            sessions: HashMap::new(),
+            unsettled: HashMap::new(),
+            origins: HashSet::new(),
+            taken: HashSet::new(),
+        }
     }
 
     /// The next record.
@@ -97,6 +111,7 @@ impl Replay {
     /// All records were read.
     pub fn finish(&mut self) {
         for (origin, owed_to) in std::mem::take(&mut self.unsettled) {
+            self.origins.insert(origin.generation);
             for generation in owed_to {
                 self.session(generation).unsettled.push(origin);
             }
@@ -105,7 +120,26 @@ impl Replay {
 
     /// What is recorded of a session.
     pub(crate) fn take(&mut self, generation: u64) -> Option<Recorded> {
+        self.taken.insert(generation);
         self.sessions.remove(&generation)
+    }
+
+    /// What nobody has taken belongs to sessions that are not here any more, and may come back under
+    /// the same generation: records that end it, for all of them. The messages that they were owed
+    /// are dropped.
+    pub(crate) fn end_rest(&mut self) -> Vec<Batch> {
+        let mut rest: Vec<_> = self.sessions.drain().map(|(generation, _)| generation).collect();
+        rest.extend(self.origins.drain().filter(|generation| !self.taken.contains(generation)));
+        rest.sort_unstable();
+        rest.dedup();
+        let batch = |generations: &[u64]| {
+            let mut batch = Batch::new();
+            for &generation in generations {
+                batch.push(|out| Record::Ended(generation).encode(out));
+            }
+            batch
+        };
+        rest.chunks(ENDED_PER_BATCH).map(batch).collect()
     }
 
     /// How many messages are owed to sessions that nobody has taken.

@@ -102,7 +102,6 @@ pub async fn serve<R: Runtime>(
                     );
                     tasks.push(spawn_vital::<R, _>(&node, storing));
                 }
-                messages::forget_rest(&node);
             }
             None => restored = false,
         }

@@ -2,6 +2,7 @@
 
 mod kept;
 mod ledger;
+mod restarts;
 
 use mqtt::wire::AckKind::{PubAck, PubComp, PubRec, PubRel};
 use mqtt::wire::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
