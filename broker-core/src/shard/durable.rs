@@ -290,11 +290,10 @@ impl Shard {
                 self.take_back(&change, now_ms);
                 self.expel(key, &busy, now_ms);
             }
-            // What is refused anyway is; what was to succeed is sent again.
-            Owed::Ack { kind, id, reason, .. } if reason.is_error() => {
-                self.acknowledge_open(key, kind, id, reason, Wait::default(), Afterwards::Nothing);
+            // Waited for its turn alone: what it answers is done, or refused.
+            Owed::Ack { kind, id, reason, wait, then } => {
+                self.acknowledge_open(key, kind, id, reason, wait, then);
             }
-            Owed::Ack { .. } => {}
             Owed::Publish { message, ack: None, .. } => {
                 self.stats.dropped_retained.add(1);
                 self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);

@@ -210,6 +210,26 @@ fn a_retained_publish_that_is_not_committed_is_not_acknowledged() {
 }
 
 #[test]
+fn what_waited_for_its_turn_alone_is_acknowledged_whatever_came_of_the_commit() {
+    for error in [ProposeError::NoLeader, ProposeError::Timeout] {
+        let mut bench = durable_bench();
+        let client = bench.connect(Version::V5, "t", true);
+        let taken = retained("a", QoS::ExactlyOnce, 2);
+        let (commit, _) = owe_bytes(&mut bench, client, &taken);
+        answer(&mut bench, client, *commit, Ok(vec![Reply::Done]));
+        assert!(matches!(bench.next(client), Packet::Ack(_)));
+        let bytes = [retained("b", QoS::AtLeastOnce, 1), taken].concat();
+        let (commit, commands) = owe_bytes(&mut bench, client, &bytes);
+        assert_eq!(commands.len(), 1, "the other one is a repetition");
+        answer(&mut bench, client, *commit, Err(error));
+        let Packet::Ack(ack) = bench.next(client) else { panic!("no PUBACK") };
+        assert_eq!((ack.packet_id.get(), ack.reason), (1, ReasonCode::QuotaExceeded));
+        let Packet::Ack(ack) = bench.next(client) else { panic!("no PUBREC") };
+        assert_eq!((ack.packet_id.get(), ack.reason), (2, ReasonCode::Success));
+    }
+}
+
+#[test]
 fn what_ends_is_posted_with_its_deadline() {
     let mut bench = durable_bench();
     let client = connect_durably(&mut bench, Version::V5, 5, false);
