@@ -70,10 +70,8 @@ pub async fn serve<R: Runtime>(
     let mut tasks = Vec::new();
     tasks
         .push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
-    let receiving = spawn_vital::<R, _>(
-        &node,
-        mail_loop(node.clone(), core.clone(), mailbox, stored.clone()),
-    );
+    let receiving =
+        spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox, stored.clone()));
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
     tasks.push(spawn_vital::<R, _>(&node, posting));
     let mut recording = Vec::new();
