@@ -238,11 +238,10 @@ impl Node {
                 .is_ok()
     }
 
-    /// One more shard has got back what the metadata has for it.
-    pub(crate) fn restored_shard(&self) {
-        if self.unrestored.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.restored.trigger();
-        }
+    /// One more shard has got back what the metadata has for it: whether all have now. The last one
+    /// triggers [`Node::all_restored`].
+    pub(crate) fn is_last_to_restore(&self) -> bool {
+        self.unrestored.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
     /// On when all shards have: a publish accepted by one must find the sessions of the others.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
+use journal::Batch;
 use mqtt::session::{Delivery, Incoming, Outgoing, Place, Reference, Restored};
 use mqtt::wire::PacketId;
 
@@ -13,6 +14,9 @@ use super::record::{Origin, PublishHead, Record, RecordError, Target};
 /// Numbers that are left out after a start: what was sent in the last moments before a crash, and
 /// not recorded, used some, and their identifiers are not to mean something else to the client now.
 const SKIPPED: u64 = 1_000;
+
+/// Ended sessions per unit: some kilobytes, which fit into any segment.
+const ENDED_PER_BATCH: usize = 256;
 
 /// What the records come to.
 ///
@@ -24,6 +28,10 @@ pub struct Replay {
     unsettled: HashMap<Origin, Vec<u64>>,
     /// The names of shared subscriptions, each once.
     shares: HashSet<Arc<str>>,
+    /// The publishers of those.
+    origins: HashSet<u64>,
+    /// Sessions whose part was taken.
+    taken: HashSet<u64>,
 }
 
 /// What is recorded of one session.
@@ -97,6 +105,7 @@ impl Replay {
     /// All records were read.
     pub fn finish(&mut self) {
         for (origin, owed_to) in std::mem::take(&mut self.unsettled) {
+            self.origins.insert(origin.generation);
             for generation in owed_to {
                 self.session(generation).unsettled.push(origin);
             }
@@ -105,7 +114,26 @@ impl Replay {
 
     /// What is recorded of a session.
     pub(crate) fn take(&mut self, generation: u64) -> Option<Recorded> {
+        self.taken.insert(generation);
         self.sessions.remove(&generation)
+    }
+
+    /// What nobody has taken belongs to sessions that are not here any more, and may come back under
+    /// the same generation: records that end it, for all of them. The messages that they were owed
+    /// are dropped.
+    pub(crate) fn end_rest(&mut self) -> Vec<Batch> {
+        let mut rest: Vec<_> = self.sessions.drain().map(|(generation, _)| generation).collect();
+        rest.extend(self.origins.drain().filter(|generation| !self.taken.contains(generation)));
+        rest.sort_unstable();
+        rest.dedup();
+        let batch = |generations: &[u64]| {
+            let mut batch = Batch::new();
+            for &generation in generations {
+                batch.push(|out| Record::Ended(generation).encode(out));
+            }
+            batch
+        };
+        rest.chunks(ENDED_PER_BATCH).map(batch).collect()
     }
 
     /// How many messages are owed to sessions that nobody has taken.

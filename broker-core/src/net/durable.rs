@@ -55,7 +55,10 @@ pub(super) async fn restore<R: Runtime>(
         R::yield_now().await;
     }
     messages::restore(node, core).await;
-    node.restored_shard();
+    if node.is_last_to_restore() {
+        messages::end_rest(node, id).await;
+        node.all_restored().trigger();
+    }
     node.all_restored().wait().await;
     Ok(())
 }

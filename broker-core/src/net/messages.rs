@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use journal::{Batch, Class, Journal, Refused, State};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
 use super::core::{Core, enter};
@@ -48,12 +49,44 @@ pub(super) async fn restore<R: Runtime>(node: &Node, core: &Shared<Core<R>>) {
     });
 }
 
-/// All shards have their messages: what is left is nobody's.
-pub(super) fn forget_rest(node: &Node) {
-    let left = node.forget_replay().map_or(0, |replay| replay.messages());
+/// All shards have their messages: what is left is nobody's, and recorded to be so before a client is
+/// accepted. A session that went to another node while this one was down may come back under its old
+/// generation, whose records would then be taken for its own at the next start.
+///
+/// Waits for the disk, also while the journal is behind; a full one is told of, and not waited for,
+/// since only clients can empty it.
+pub(super) async fn end_rest(node: &Node, id: u8) {
+    let (Some(messages), Some(mut replay)) = (node.messages(), node.forget_replay()) else {
+        return;
+    };
+    let left = replay.messages();
     if left > 0 {
         tracing::info!(left, "messages of sessions that are gone were dropped");
     }
+    // All have counted: what nobody needs makes room.
+    let (journal, wake) = (messages.journal(), messages.wake(usize::from(id)));
+    messages.change_live(&[], journal.usage().end);
+    for mut batch in replay.end_rest() {
+        loop {
+            match journal.append(&mut batch, Class::Always) {
+                Ok(_) => break,
+                Err(Refused::Busy) => wake.notified().await,
+                Err(refused) => {
+                    tracing::warn!(%refused, "the end of sessions that are gone is not recorded");
+                    return;
+                }
+            }
+        }
+    }
+    let Ok(last) = journal.append(&mut Batch::new(), Class::Always) else { return };
+    while journal.durable() < last.ticket && is_running(journal) {
+        wake.notified().await;
+    }
+    wake.notify(); // whoever waits there next looks once
+}
+
+fn is_running(journal: &Journal) -> bool {
+    matches!(journal.state(), State::Running | State::NearlyFull)
 }
 
 /// Lets the shard look, whenever there is news of the journal or of other shards; `told` is called

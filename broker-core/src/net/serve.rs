@@ -67,18 +67,17 @@ pub async fn serve<R: Runtime>(
     let core = Core::<R>::new(shard, flush.clone(), post.clone(), record.clone(), fetch.clone());
     let core = Shared::new(core);
     let stopping = node.shutdown().clone();
-    let stopped = Shutdown::new();
+    // All but what the mail needs ends with the first, the rest with the second.
+    let (stopped, received) = (Shutdown::new(), Shutdown::new());
 
     let mut tasks = Vec::new();
     tasks
         .push(spawn_vital::<R, _>(&node, flush_loop(core.clone(), flush.clone(), stopped.clone())));
-    tasks.push(spawn_vital::<R, _>(
-        &node,
-        mail_loop(node.clone(), core.clone(), mailbox, stored.clone()),
-    ));
+    let receiving =
+        spawn_vital::<R, _>(&node, mail_loop(node.clone(), core.clone(), mailbox, stored.clone()));
     let posting = post_loop(node.clone(), core.clone(), post.clone(), stopped.clone());
     tasks.push(spawn_vital::<R, _>(&node, posting));
-    let mut recording = None;
+    let mut recording = Vec::new();
     let mut restored = true;
     if let Some(meta) = node.meta().cloned() {
         let restoring = async {
@@ -94,21 +93,20 @@ pub async fn serve<R: Runtime>(
                 result.map_err(io::Error::from)?;
                 let recorder = durable::Recorder::new(core.clone(), meta, id as u8);
                 let loop_ = recorder.run(record.clone(), stopped.clone());
-                recording = Some(spawn_vital::<R, _>(&node, loop_));
+                recording.push(spawn_vital::<R, _>(&node, loop_));
                 if node.messages().is_some() {
                     let storing = messages::stored_loop(
                         node.clone(),
                         core.clone(),
                         id,
                         stored.clone(),
-                        stopped.clone(),
+                        received.clone(),
                     );
-                    tasks.push(spawn_vital::<R, _>(&node, storing));
+                    recording.push(spawn_vital::<R, _>(&node, storing));
                     let fetching =
                         fetch_loop(node.clone(), core.clone(), fetch.clone(), stopped.clone());
                     tasks.push(spawn_vital::<R, _>(&node, fetching));
                 }
-                messages::forget_rest(&node);
             }
             None => restored = false,
         }
@@ -140,14 +138,8 @@ pub async fn serve<R: Runtime>(
         }
         R::sleep(DRAIN_POLL).await;
     }
-    // Ends: the journal makes room, or has failed.
-    while core.with(|core| core.shard.has_unappended()) {
-        R::sleep(DRAIN_POLL).await;
-    }
+    all_appended(&core).await;
     stopped.trigger();
-    if let Some(messages) = node.messages() {
-        messages.wake(id).notify();
-    }
     flush.notify();
     post.notify();
     fetch.notify();
@@ -156,13 +148,30 @@ pub async fn serve<R: Runtime>(
         node.fabric().mailbox(id as u8).room(Lane::Control as usize).await;
     }
     record.notify();
-    tasks.extend(recording);
-    for task in tasks {
-        if let Err(panicked) = task.await {
-            tracing::error!(%panicked, "a task of the shard panicked");
-        }
+    join(receiving).await;
+    // Its last mail was to be recorded too, and the journal may have been behind.
+    all_appended(&core).await;
+    received.trigger();
+    if let Some(messages) = node.messages() {
+        messages.wake(id).notify();
+    }
+    for task in tasks.into_iter().chain(recording) {
+        join(task).await;
     }
     Ok(())
+}
+
+/// Waits for what the shard has recorded to be appended. Ends: the journal makes room, or has failed.
+async fn all_appended<R: Runtime>(core: &Shared<Core<R>>) {
+    while core.with(|core| core.shard.has_unappended()) {
+        R::sleep(DRAIN_POLL).await;
+    }
+}
+
+async fn join<E: std::fmt::Display>(task: impl Future<Output = Result<(), E>>) {
+    if let Err(panicked) = task.await {
+        tracing::error!(%panicked, "a task of the shard panicked");
+    }
 }
 
 /// What `work` comes to; `None` when `stop` came first.

@@ -39,6 +39,8 @@ pub(super) enum Owed {
         message: Arc<Message>,
         session: SessionKey,
         ack: Option<(AckKind, PacketId)>,
+        /// The trial of its QoS 2 exchange; 0 without one.
+        trial: u64,
         /// It was said to be sent again.
         dup: bool,
     },
@@ -120,6 +122,12 @@ impl Commit {
         then: Afterwards,
     ) {
         self.owed.push(Owed::Ack { kind, id, reason, wait, then });
+    }
+
+    /// Whether it decides about this QoS 2 exchange: a repetition shares its outcome.
+    pub(super) fn takes_exchange(&self, id: PacketId) -> bool {
+        let exchange = Some((AckKind::PubRec, id));
+        self.owed.iter().any(|owed| matches!(owed, Owed::Publish { ack, .. } if *ack == exchange))
     }
 
     /// How many replies there are to be.

@@ -221,7 +221,7 @@ impl Shard {
     /// A retained publish: it is delivered, and acknowledged, once it is committed.
     pub(super) fn owe_publish(
         &mut self,
-        session: SessionKey,
+        (session, trial): (SessionKey, u64),
         draft: &Draft<'_>,
         ack: Option<(AckKind, PacketId)>,
         dup: bool,
@@ -230,7 +230,7 @@ impl Shard {
         let command = retain_command(draft, durability.wall_offset_ms);
         let message = Arc::new(Message::keep(draft));
         let bytes = message.size_bytes();
-        self.owe(command, Owed::Publish { message, session, ack, dup }, bytes);
+        self.owe(command, Owed::Publish { message, session, ack, trial, dup }, bytes);
     }
 
     fn keep_promise(&mut self, key: ConnKey, owed: Owed, reply: &Reply, now_ms: u64) {
@@ -249,7 +249,11 @@ impl Shard {
                 self.answer_unsubscribe(key, packet_id, &codes, now_ms);
             }
             Owed::Ack { .. } => {}
-            Owed::Publish { message, session, ack, dup } => {
+            Owed::Publish { message, session, ack, trial, dup } => {
+                let whose = (session, message.draft().origin);
+                if !self.decide_incoming(key, whose, ack, trial, true) {
+                    return; // its client has sent it again since, which counts
+                }
                 let (draft, elsewhere) = (message.draft(), Retaining::Elsewhere);
                 let exchange = ack.map(|(_, id)| (session, id, dup));
                 let (any, wait, then) = self.publish_for(key, exchange, &draft, elsewhere, now_ms);
@@ -290,26 +294,27 @@ impl Shard {
                 self.take_back(&change, now_ms);
                 self.expel(key, &busy, now_ms);
             }
-            // What is refused anyway is; what was to succeed is sent again.
-            Owed::Ack { kind, id, reason, .. } if reason.is_error() => {
-                self.acknowledge_open(key, kind, id, reason, Wait::default(), Afterwards::Nothing);
+            // Waited for its turn alone: what it answers is done, or refused. But for a repetition of
+            // what was not committed.
+            Owed::Ack { kind, id, mut reason, wait, then } => {
+                if kind == AckKind::PubRec && !reason.is_error() && !self.has_incoming(key, id) {
+                    reason = ReasonCode::QuotaExceeded;
+                }
+                self.acknowledge_open(key, kind, id, reason, wait, then);
             }
-            Owed::Ack { .. } => {}
             Owed::Publish { message, ack: None, .. } => {
                 self.stats.dropped_retained.add(1);
                 self.publish_as(&message.draft(), Retaining::Elsewhere, now_ms);
             }
-            Owed::Publish { message, session, ack: Some((kind, id)), .. } => {
+            Owed::Publish { message, session, ack: Some((kind, id)), trial, .. } => {
                 // Also when the connection is gone: what its client sends again is not a duplicate.
-                let origin = message.draft().origin;
-                let released = kind == AckKind::PubRec
-                    && self.sessions.get_mut(session.0 as usize).is_some_and(|entry| {
-                        entry.number == origin && entry.session.incoming.release(id).is_some()
-                    });
+                let whose = (session, message.draft().origin);
+                if !self.decide_incoming(key, whose, Some((kind, id)), trial, false) {
+                    return;
+                }
                 let Some(conn) = self.conn(key).filter(|conn| conn.phase == Phase::Open) else {
                     return;
                 };
-                conn.open_qos2 = conn.open_qos2.saturating_sub(released.into());
                 let version = conn.version;
                 if version == Version::V5 {
                     let (over, then) = (Wait::default(), Afterwards::Nothing);
@@ -319,6 +324,34 @@ impl Shard {
                 }
             }
         }
+    }
+
+    /// The commit of a retained publish was answered: what becomes of its QoS 2 exchange. False when
+    /// its session has begun it anew meanwhile, or is over.
+    fn decide_incoming(
+        &mut self,
+        key: ConnKey,
+        (session, number): (SessionKey, u64),
+        ack: Option<(AckKind, PacketId)>,
+        trial: u64,
+        taken: bool,
+    ) -> bool {
+        let Some((AckKind::PubRec, id)) = ack else { return true };
+        let entry = self.sessions.get_mut(session.0 as usize);
+        let Some(entry) = entry.filter(|entry| entry.number == number) else { return taken };
+        let counts = entry.session.incoming.decide(id, trial, taken);
+        if (!taken || !counts)
+            && let Some(conn) = self.conn(key)
+        {
+            conn.open_qos2 = conn.open_qos2.saturating_sub(1);
+        }
+        counts
+    }
+
+    fn has_incoming(&self, key: ConnKey, id: PacketId) -> bool {
+        let session = self.conns.get(key.0 as usize).map(|conn| conn.session.0 as usize);
+        let entry = session.and_then(|session| self.sessions.get(session));
+        entry.is_some_and(|entry| entry.session.incoming.contains(id))
     }
 
     pub(super) fn durable_client(&self, session: SessionKey) -> Option<(ClientKey, u64)> {

@@ -74,7 +74,8 @@ impl Shard {
             && let Some(id) = publish.packet_id
         {
             let incoming = &mut entry.session.incoming;
-            if incoming.contains(id) {
+            let owed = self.durability.as_ref().and_then(|it| it.commit.as_ref());
+            if incoming.is_decided(id) || owed.is_some_and(|commit| commit.takes_exchange(id)) {
                 // Answered again, delivered once [MQTT-4.3.3-10].
                 let then = self.taken(session, id);
                 let (wait, reason) = (self.wait_so_far(), ReasonCode::Success);
@@ -126,13 +127,13 @@ impl Shard {
                 return self.refuse_publish(key, publish, now_ms);
             }
             if draft.retain && self.is_durable() && self.may_retain(&draft) {
-                self.take_incoming(key, publish);
+                let trial = self.try_incoming(key, publish);
                 let ack = match publish.qos {
                     QoS::AtMostOnce => None,
                     QoS::AtLeastOnce => publish.packet_id.map(|id| (AckKind::PubAck, id)),
                     QoS::ExactlyOnce => publish.packet_id.map(|id| (AckKind::PubRec, id)),
                 };
-                self.owe_publish(session, &draft, ack, publish.dup);
+                self.owe_publish((session, trial), &draft, ack, publish.dup);
                 return Ok(());
             }
             let retaining = if self.is_durable() { Retaining::Elsewhere } else { Retaining::Now };
@@ -186,16 +187,14 @@ impl Shard {
         has_room
     }
 
-    /// The exchange of a QoS 2 publish begins.
-    fn take_incoming(&mut self, key: ConnKey, publish: &Publish<'_>) {
-        let Some(id) = publish.packet_id.filter(|_| publish.qos == QoS::ExactlyOnce) else {
-            return;
-        };
-        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
-        if let Some(entry) = self.sessions.get_mut(conn.session.0 as usize) {
-            entry.session.incoming.take(id);
-            conn.open_qos2 = conn.open_qos2.saturating_add(1);
-        }
+    /// The exchange of a QoS 2 publish begins, if its commit says so: the number of the trial, 0 for
+    /// other publishes.
+    fn try_incoming(&mut self, key: ConnKey, publish: &Publish<'_>) -> u64 {
+        let id = publish.packet_id.filter(|_| publish.qos == QoS::ExactlyOnce);
+        let Some((id, conn)) = id.zip(self.conns.get_mut(key.0 as usize)) else { return 0 };
+        let Some(entry) = self.sessions.get_mut(conn.session.0 as usize) else { return 0 };
+        conn.open_qos2 = conn.open_qos2.saturating_add(1);
+        entry.session.incoming.try_take(id)
     }
 
     /// Retains if asked to, and delivers to all that want it; whether anybody did.

@@ -10,6 +10,10 @@ use crate::wire::PacketId;
 #[derive(Debug, Default)]
 pub struct Incoming {
     open: Option<Box<HashMap<PacketId, Place>>>,
+    /// Those of which is not known yet whether the message is taken, each with the number of its
+    /// trial. They are open.
+    trials: Option<Box<HashMap<PacketId, u64>>>,
+    last_trial: u64,
 }
 
 impl Incoming {
@@ -18,8 +22,49 @@ impl Incoming {
         self.open.as_ref().is_some_and(|open| open.contains_key(&id))
     }
 
-    /// Takes `id`, without a record; false when it is open already.
+    /// Whether `id` was taken for good: a PUBLISH that repeats it brings nothing new.
+    pub fn is_decided(&self, id: PacketId) -> bool {
+        self.contains(id) && !self.is_on_trial(id)
+    }
+
+    /// Takes `id` on trial: until [`Incoming::decide`], a PUBLISH that repeats it is to be handled
+    /// like the first one, whose outcome then means nothing. Gives the number of the trial, never 0.
+    pub fn try_take(&mut self, id: PacketId) -> u64 {
+        self.take(id);
+        self.last_trial += 1;
+        self.trials.get_or_insert_default().insert(id, self.last_trial);
+        self.last_trial
+    }
+
+    /// Ends a trial: `id` is taken, or released. False when it was over already, by a later one or
+    /// otherwise.
+    pub fn decide(&mut self, id: PacketId, trial: u64, taken: bool) -> bool {
+        if self.trials.as_ref().and_then(|trials| trials.get(&id)) != Some(&trial) {
+            return false;
+        }
+        self.end_trial(id);
+        if !taken {
+            self.release(id);
+        }
+        true
+    }
+
+    fn is_on_trial(&self, id: PacketId) -> bool {
+        self.trials.as_ref().is_some_and(|trials| trials.contains_key(&id))
+    }
+
+    fn end_trial(&mut self, id: PacketId) {
+        if let Some(trials) = &mut self.trials {
+            trials.remove(&id);
+            if trials.is_empty() {
+                self.trials = None;
+            }
+        }
+    }
+
+    /// Takes `id` for good, without a record; false when it is open already.
     pub fn take(&mut self, id: PacketId) -> bool {
+        self.end_trial(id);
         let open = self.open.get_or_insert_default();
         let is_new = !open.contains_key(&id);
         if is_new {
@@ -30,6 +75,7 @@ impl Incoming {
 
     /// Releases `id` and gives its record; `None` when it is not open [MQTT-4.3.3-11].
     pub fn release(&mut self, id: PacketId) -> Option<Place> {
+        self.end_trial(id);
         self.open.as_mut()?.remove(&id)
     }
 
@@ -80,6 +126,30 @@ mod tests {
         assert_eq!(incoming.len(), 1);
         assert_eq!(incoming.release(id), Some(Place::NONE));
         assert!(incoming.is_empty());
+    }
+
+    #[test]
+    fn a_trial_ends_once() {
+        let id = PacketId::MIN;
+        let mut incoming = Incoming::default();
+        let first = incoming.try_take(id);
+        assert!(incoming.contains(id) && !incoming.is_decided(id));
+        let second = incoming.try_take(id);
+        assert!(!incoming.decide(id, first, false), "the second one counts");
+        assert!(incoming.contains(id));
+        assert!(incoming.decide(id, second, true));
+        assert!(incoming.is_decided(id));
+        assert!(!incoming.decide(id, second, false));
+        let third = incoming.try_take(id);
+        assert!(incoming.decide(id, third, false));
+        assert!(!incoming.contains(id));
+        // Ended by something else.
+        let trial = incoming.try_take(id);
+        incoming.take(id);
+        assert!(!incoming.decide(id, trial, true));
+        let trial = incoming.try_take(id);
+        incoming.release(id);
+        assert!(!incoming.decide(id, trial, true));
     }
 
     #[test]

@@ -210,6 +210,26 @@ fn a_retained_publish_that_is_not_committed_is_not_acknowledged() {
 }
 
 #[test]
+fn what_waited_for_its_turn_alone_is_acknowledged_whatever_came_of_the_commit() {
+    for error in [ProposeError::NoLeader, ProposeError::Timeout] {
+        let mut bench = durable_bench();
+        let client = bench.connect(Version::V5, "t", true);
+        let taken = retained("a", QoS::ExactlyOnce, 2);
+        let (commit, _) = owe_bytes(&mut bench, client, &taken);
+        answer(&mut bench, client, *commit, Ok(vec![Reply::Done]));
+        assert!(matches!(bench.next(client), Packet::Ack(_)));
+        let bytes = [retained("b", QoS::AtLeastOnce, 1), taken].concat();
+        let (commit, commands) = owe_bytes(&mut bench, client, &bytes);
+        assert_eq!(commands.len(), 1, "the other one is a repetition");
+        answer(&mut bench, client, *commit, Err(error));
+        let Packet::Ack(ack) = bench.next(client) else { panic!("no PUBACK") };
+        assert_eq!((ack.packet_id.get(), ack.reason), (1, ReasonCode::QuotaExceeded));
+        let Packet::Ack(ack) = bench.next(client) else { panic!("no PUBREC") };
+        assert_eq!((ack.packet_id.get(), ack.reason), (2, ReasonCode::Success));
+    }
+}
+
+#[test]
 fn what_ends_is_posted_with_its_deadline() {
     let mut bench = durable_bench();
     let client = connect_durably(&mut bench, Version::V5, 5, false);
@@ -303,6 +323,53 @@ fn a_retained_publish_that_was_not_committed_is_no_duplicate_later() {
     answer(&mut bench, client, *commit, Err(ProposeError::Timeout));
     let (_, commands) = owe_bytes(&mut bench, again, &bytes);
     assert!(matches!(&commands[..], [Command::Retain(_)]), "{commands:?}");
+}
+
+#[test]
+fn a_retained_publish_that_comes_again_before_its_commit_is_not_taken_for_granted() {
+    // The first commit is answered before the second one, or after it; it fails or not.
+    for (first_is_late, fails) in [(false, true), (true, true), (false, false), (true, false)] {
+        let mut bench = durable_bench();
+        let reader = bench.connect(Version::V5, "reader", true);
+        bench.subscribe(reader, "#", qos(QoS::AtMostOnce), 0);
+        let client = connect_durably(&mut bench, Version::V5, 5, false);
+        let bytes = retained("r", QoS::ExactlyOnce, 7);
+        let (first, _) = owe_bytes(&mut bench, client, &bytes);
+        let again = connect_durably(&mut bench, Version::V5, 6, true); // takes over meanwhile
+        let (second, commands) = owe_bytes(&mut bench, again, &bytes);
+        assert!(bench.try_next(again).is_none(), "nothing is decided");
+        assert!(matches!(&commands[..], [Command::Retain(_)]), "{commands:?}");
+        let outcome = if fails { Err(ProposeError::Timeout) } else { Ok(vec![Reply::Done]) };
+        let mut answers =
+            [(client, first, outcome), (again, second, Ok(vec![Reply::Done]))].map(Some);
+        if first_is_late {
+            answers.reverse();
+        }
+        for (client, commit, result) in answers.iter_mut().filter_map(Option::take) {
+            answer(&mut bench, client, *commit, result);
+        }
+        let Packet::Ack(ack) = bench.next(again) else { panic!("no PUBREC") };
+        assert_eq!((ack.kind, ack.reason), (AckKind::PubRec, ReasonCode::Success));
+        assert_eq!(bench.payloads(reader), ["x"], "delivered once");
+        // Now it is a repetition.
+        bench.send_bytes(again, &bytes);
+        bench.run();
+        assert!(matches!(bench.next(again), Packet::Ack(ack) if ack.kind == AckKind::PubRec));
+        assert_eq!(bench.payloads(reader), [""; 0]);
+    }
+}
+
+#[test]
+fn a_repetition_within_a_commit_shares_its_outcome() {
+    let mut bench = durable_bench();
+    let client = bench.connect(Version::V5, "p", true);
+    let twice = retained("r", QoS::ExactlyOnce, 3).repeat(2);
+    let (commit, _) = owe_bytes(&mut bench, client, &twice);
+    answer(&mut bench, client, *commit, Err(ProposeError::NoLeader));
+    for _ in 0..2 {
+        let Packet::Ack(ack) = bench.next(client) else { panic!("no PUBREC") };
+        assert_eq!(ack.reason, ReasonCode::QuotaExceeded);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use journal::testing::{FakeDisk, fake};
-use journal::{Options, Position};
+use journal::{Class, Options, Position};
 use meta::command::Reply;
 use meta::record::{SessionRecord, StoredSubscription};
 use meta::store::MemoryStore;
@@ -21,6 +21,9 @@ use crate::shard::Lost;
 pub const WALL_MS: u64 = 1_000_000;
 const SEGMENT_BYTES: u64 = 64 << 10;
 
+/// Generation, and subscriptions with their QoS.
+pub type Moved = (u64, Vec<(String, QoS)>);
+
 pub struct Kept {
     pub bench: Bench,
     pub disk: FakeDisk,
@@ -29,8 +32,8 @@ pub struct Kept {
     pub log: Vec<Vec<u8>>,
     /// The same by position.
     pub records: BTreeMap<u64, Vec<u8>>,
-    /// By client: generation, and subscriptions with their QoS.
-    sessions: BTreeMap<String, (u64, Vec<(String, QoS)>)>,
+    /// By client.
+    sessions: BTreeMap<String, Moved>,
     next_epoch: u64,
     shards: usize,
     levels: DurabilityConfig,
@@ -109,7 +112,20 @@ impl Kept {
         for shard in &mut self.bench.shards {
             shard.restore_messages(&mut replay);
         }
+        for mut batch in replay.end_rest() {
+            self.node.journal().append(&mut batch, Class::Always).expect("room");
+        }
+        self.log.extend(self.disk.sync().into_iter().map(|(_, bytes)| bytes));
         self.bench.run();
+    }
+
+    /// The metadata gives a session to another node, or back, while this one is down.
+    pub fn move_away(&mut self, name: &str) -> Moved {
+        self.sessions.remove(name).expect("known")
+    }
+
+    pub fn move_back(&mut self, name: &str, moved: Moved) {
+        self.sessions.insert(name.to_owned(), moved);
     }
 
     /// CONNECT of a session that outlives the process.

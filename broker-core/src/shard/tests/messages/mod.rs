@@ -3,6 +3,7 @@
 mod kept;
 mod ledger;
 mod offline;
+mod restarts;
 
 use mqtt::wire::AckKind::{PubAck, PubComp, PubRec, PubRel};
 use mqtt::wire::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
