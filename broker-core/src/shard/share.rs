@@ -182,7 +182,7 @@ impl Shard {
             }
             self.forward(parsed.filter, name.as_str(), &draft, &message, now_ms);
             let wait = self.end_publish();
-            if place.is_recorded() {
+            if place.is_recorded() && generation > 0 {
                 self.done_after(Done { generation, seq }, place, wait);
             }
         }

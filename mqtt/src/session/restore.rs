@@ -46,7 +46,12 @@ impl Outgoing {
         self.inflight.raise_order(self.next_seq);
         self.next_seq = 0;
         self.queue.iter_mut().for_each(|queued| (queued.seq, queued.place) = (0, Place::NONE));
-        self.inflight.iter_mut().for_each(|entry| entry.place = Place::NONE);
+        for entry in self.inflight.iter_mut() {
+            entry.place = Place::NONE;
+            if let Some(queued) = entry.publish.as_mut() {
+                (queued.seq, queued.place) = (0, Place::NONE);
+            }
+        }
     }
 
     /// The number of the next message; 0 when they are not numbered.

@@ -30,6 +30,7 @@ pub struct Kept {
     next_epoch: u64,
     shards: usize,
     levels: DurabilityConfig,
+    limits: Limits,
 }
 
 impl Kept {
@@ -38,10 +39,14 @@ impl Kept {
     }
 
     pub fn with(shards: usize, levels: DurabilityConfig) -> Self {
-        let (mut bench, disk, node) = start(shards, &levels);
+        Self::limited(shards, levels, Limits::default())
+    }
+
+    pub fn limited(shards: usize, levels: DurabilityConfig, limits: Limits) -> Self {
+        let (mut bench, disk, node) = start(shards, &levels, &limits);
         bench.shards.iter_mut().for_each(|shard| shard.restore_messages(&mut Replay::new(0)));
         let (log, sessions) = (Vec::new(), BTreeMap::new());
-        Self { bench, disk, node, log, sessions, next_epoch: 10, shards, levels }
+        Self { bench, disk, node, log, sessions, next_epoch: 10, shards, levels, limits }
     }
 
     /// Everything recorded becomes durable, and is told.
@@ -60,7 +65,7 @@ impl Kept {
 
     /// The process ends; the next one finds what was durable.
     pub fn crash(&mut self) {
-        (self.bench, self.disk, self.node) = start(self.shards, &self.levels);
+        (self.bench, self.disk, self.node) = start(self.shards, &self.levels, &self.limits);
         let mut replay = Replay::new(WALL_MS - 1_000);
         for bytes in &self.log {
             // The journal begins anew, and has a place for them all in its first segment.
@@ -209,8 +214,12 @@ impl Kept {
     }
 }
 
-fn start(shards: usize, levels: &DurabilityConfig) -> (Bench, FakeDisk, Arc<Messages>) {
-    let mut bench = Bench::with(shards, Limits::default());
+fn start(
+    shards: usize,
+    levels: &DurabilityConfig,
+    limits: &Limits,
+) -> (Bench, FakeDisk, Arc<Messages>) {
+    let mut bench = Bench::with(shards, limits.clone());
     let options =
         Options { segment_bytes: SEGMENT_BYTES, max_batch_bytes: 16 << 10, ..Options::new("") };
     let (journal, disk) = fake(options);
