@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use journal::{Journal, Position, Usage};
+use journal::{Batch, Class, Journal, Position, Usage};
 use mqtt::topic;
 use rt_abstract::Notify;
 
@@ -103,6 +103,12 @@ impl Messages {
 
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    /// The ticket of the last unit in the journal, whoever appended it.
+    pub(crate) fn last_ticket(&self) -> u64 {
+        let last = self.journal.append(&mut Batch::new(), Class::Always);
+        last.map_or(u64::MAX, |last| last.ticket.get())
     }
 
     /// Wakes one shard's task for what is stored.

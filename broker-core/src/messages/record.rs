@@ -235,11 +235,13 @@ fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 
 #[inline]
 fn put_done(done: Done, out: &mut Vec<u8>) {
+    debug_assert!(done.generation > 0 && done.seq > 0, "nobody can read {done:?}");
     varint(done.generation, out);
     varint(done.seq, out);
 }
 
 fn put_origin(origin: Origin, out: &mut Vec<u8>) {
+    debug_assert!(origin.generation > 0, "nobody can read {origin:?}");
     varint(origin.generation, out);
     varint(origin.id.get().into(), out);
 }

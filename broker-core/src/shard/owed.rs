@@ -5,6 +5,7 @@
 //! serves all of them, so that hardly any waits for another's.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use mqtt::session::Place;
 use mqtt::wire::{AckKind, PacketId, ReasonCode};
@@ -85,6 +86,27 @@ pub(super) struct Owed {
 impl Owed {
     pub(super) fn is_full(&self) -> bool {
         self.queue.len() >= MAX_OWED
+    }
+
+    /// Lets the next ones wait for `last_ticket` instead of the other shards, as many as these have
+    /// confirmed; their range in the queue.
+    ///
+    /// The ticket is looked up behind all confirmations: others append before they confirm.
+    fn confirm(
+        &mut self,
+        is_confirmed: impl Fn(&Hop) -> bool,
+        last_ticket: impl Fn() -> u64,
+    ) -> Range<usize> {
+        let waiting = self.queue.range(self.staged..);
+        let confirmed = waiting.take_while(|one| one.wait.hops.iter().all(&is_confirmed)).count();
+        let range = self.staged..self.staged + confirmed;
+        let mut ticket = None;
+        for Wait { ticket: last, hops, .. } in self.queue.range_mut(range.clone()).map(One::wait) {
+            if !hops.is_empty() {
+                *last = *ticket.get_or_insert_with(&last_ticket);
+            }
+        }
+        range
     }
 }
 
@@ -184,33 +206,28 @@ impl Shard {
     fn stage_owed(&mut self) {
         let Self { recording, sessions, id: shard, .. } = self;
         let Some(recording) = recording else { return };
-        let mut last = None;
-        while let Some(one) = recording.owed.queue.get(recording.owed.staged) {
-            if !one.wait.hops.iter().all(|hop| hop.is_confirmed(*shard, &recording.node)) {
-                break;
-            }
-            let (confirmed, then) = (!one.wait.hops.is_empty(), one.then);
-            let mut unit = 0;
-            match then {
-                Afterwards::Nothing => {}
-                Afterwards::Taken(session, origin) => {
-                    unit = recording.take(sessions, session, origin)
-                }
+        let is_confirmed = |hop: &Hop| hop.is_confirmed(*shard, &recording.node);
+        let range = recording.owed.confirm(is_confirmed, || recording.node.last_ticket());
+        for at in range {
+            let unit = match recording.owed.queue[at].then {
+                Afterwards::Nothing => 0,
+                Afterwards::Taken(session, origin) => recording.take(sessions, session, origin),
                 Afterwards::Done(done, place) => {
                     recording.dead(place);
                     recording.done(done);
+                    0
                 }
-            }
-            let at = recording.owed.staged;
-            if confirmed {
-                // They appended before they confirmed.
-                let last = *last.get_or_insert_with(|| recording.last_ticket());
-                recording.owed.queue[at].wait.ticket = last;
-            }
+            };
             let wait = &mut recording.owed.queue[at].wait;
             wait.unit = wait.unit.max(unit);
             recording.owed.staged += 1;
         }
+    }
+}
+
+impl One {
+    fn wait(&mut self) -> &mut Wait {
+        &mut self.wait
     }
 }
 
@@ -269,6 +286,59 @@ impl Recording {
                 if upto > std::mem::replace(&mut counts.confirmed[kind as usize], upto) {
                     self.node.confirm(from as u8, self.shard, kind, upto);
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever another shard appends and confirms meanwhile: what is taken for confirmed waits
+        /// for a ticket that was not given out before it was appended.
+        #[test]
+        fn who_is_confirmed_waits_for_what_was_appended(
+            // Per look: how many messages the other shard appends, each with the next ticket, and
+            // confirms.
+            steps in prop::collection::vec(0..3_u64, 1..40),
+            local in prop::collection::vec(any::<bool>(), 1..20),
+        ) {
+            let mut owed = Owed::default();
+            let mut number = 0;
+            for is_local in local {
+                number += u64::from(!is_local);
+                let hop = Hop { shard: 1, kind: MailKind::First, number };
+                let hops = SmallVec::from_iter((!is_local).then_some(hop));
+                let wait = Wait { hops, ..Wait::default() };
+                let (conn, then) = (ConnKey(0), Afterwards::Nothing);
+                owed.queue.push_back(One { conn, number: 0, ack: None, then, wait });
+            }
+            let (appended, looks) = (Cell::new(0), Cell::new(0));
+            let goes_on = || {
+                appended.set(appended.get() + steps.get(looks.get()).copied().unwrap_or(0));
+                looks.set(looks.get() + 1);
+            };
+            let is_confirmed = |hop: &Hop| {
+                goes_on();
+                appended.get() >= hop.number
+            };
+            let last_ticket = || {
+                goes_on();
+                appended.get()
+            };
+            while looks.get() <= steps.len() {
+                owed.staged = owed.confirm(is_confirmed, last_ticket).end;
+                for one in owed.queue.range(..owed.staged) {
+                    let appended_with = one.wait.hops.first().map_or(0, |hop| hop.number);
+                    prop_assert!(one.wait.ticket >= appended_with, "{:?}", one.wait);
+                }
+                goes_on();
             }
         }
     }

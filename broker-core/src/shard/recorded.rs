@@ -151,6 +151,9 @@ impl Shard {
         };
         let Some(entry) = sessions.get(key.0 as usize) else { return self.missing_recording() };
         let generation = entry.generation;
+        if generation == 0 {
+            return self.missing_recording(); // nothing that it has is recorded
+        }
         for progress in scratch.progress.drain(..) {
             match progress {
                 Progress::Done { seq, place } => {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use journal::{Appended, Batch, Class, Position, Relative, State};
+use journal::{Appended, Batch, Position, Relative, State};
 use mqtt::session::{Delivery, Message, Place, ReadAhead};
 use mqtt::wire::PacketId;
 use slab::Slab;
@@ -192,12 +192,6 @@ impl Recording {
     /// The last unit that anything was recorded in.
     pub(super) fn so_far(&self) -> u64 {
         if self.has_gathered() { self.unit } else { self.unit - 1 }
-    }
-
-    /// The ticket of the last unit in the journal, whoever appended it.
-    pub(super) fn last_ticket(&self) -> u64 {
-        let last = self.node.journal().append(&mut Batch::new(), Class::Always);
-        last.map_or(u64::MAX, |last| last.ticket.get())
     }
 
     pub(super) fn is_stored(&self, unit: u64, ticket: u64, written: bool) -> bool {

@@ -290,6 +290,22 @@ impl World {
     }
 }
 
+#[test]
+fn what_is_taken_out_after_the_last_number_has_no_record() {
+    let mut outgoing = numbered(7);
+    for seq in 7..9 {
+        let share = Some(Arc::from("$share/g/t"));
+        let message = queued(seq, QoS::AtLeastOnce);
+        let message = Queued { delivery: Delivery { share, ..message.delivery }, ..message };
+        outgoing.enqueue(message, &BOUNDS, &mut Vec::new()).unwrap();
+    }
+    assert_eq!(step(&mut outgoing, Place::PENDING), Some((8, Some(false), 7)));
+    outgoing.stop_numbers();
+    let taken = outgoing.take_shared();
+    let taken: Vec<_> = taken.iter().map(|queued| (queued.seq, queued.place)).collect();
+    assert_eq!(taken, [(0, Place::NONE); 2]);
+}
+
 proptest! {
     #[test]
     fn a_client_gets_all_in_order_and_qos_2_once(events in events(), first in 1..200_000_u64) {

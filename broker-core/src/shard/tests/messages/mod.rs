@@ -1,5 +1,6 @@
 //! Messages that outlive the process: who waits for what, and what a crash leaves.
 
+mod corners;
 mod kept;
 mod ledger;
 mod offline;

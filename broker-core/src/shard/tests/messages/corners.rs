@@ -1,0 +1,35 @@
+//! Full queues, members of share groups that end, and a journal that is behind.
+
+use mqtt::wire::AckKind::{PubAck, PubRec, PubRel};
+use mqtt::wire::QoS::{AtLeastOnce, ExactlyOnce};
+
+use super::kept::{Kept, publish_packet};
+use super::*;
+use crate::config::{DurabilityConfig, Level, QueueFull};
+
+fn levels() -> DurabilityConfig {
+    DurabilityConfig { level: Level::Disk, topics: vec![("none/#".to_owned(), Level::None)] }
+}
+
+#[test]
+fn a_member_that_ends_records_nothing_for_what_it_hands_on() {
+    let mut kept = Kept::new(1);
+    kept.sleeper("l", "$share/g/t", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "p", true);
+    kept.publish(client, "t", "a", AtLeastOnce, 1);
+    kept.sync();
+    let reader = kept.connect("l");
+    assert_eq!(kept.got(reader), ["pub a 2"], "sent, not acknowledged");
+    kept.sleeper("m", "$share/g/t", AtLeastOnce);
+    kept.bench.end(reader);
+    let again = kept.connect_as("l", true);
+    kept.bench.end(again);
+    kept.sync();
+    assert_eq!(kept.live(), 1, "the other member's");
+    kept.crash();
+    let reader = kept.connect("m");
+    assert_eq!(kept.got(reader), ["pub a 2"]);
+    kept.ack(reader, PubAck, 2);
+    kept.sync();
+    assert_eq!(kept.live(), 0);
+}
