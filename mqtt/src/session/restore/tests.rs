@@ -300,10 +300,10 @@ fn what_is_taken_out_after_the_last_number_has_no_record() {
         outgoing.enqueue(message, &BOUNDS, &mut Vec::new()).unwrap();
     }
     assert_eq!(step(&mut outgoing, Place::PENDING), Some((8, Some(false), 7)));
-    outgoing.stop_numbers();
+    outgoing.stop_numbers(|_| ());
     let taken = outgoing.take_shared();
-    let taken: Vec<_> = taken.iter().map(|queued| (queued.seq, queued.place)).collect();
-    assert_eq!(taken, [(0, Place::NONE); 2]);
+    let taken: Vec<_> = taken.iter().map(|owed| (owed.seq(), owed.place())).collect();
+    assert_eq!(taken, [(7, Place::NONE), (8, Place::NONE)]);
 }
 
 proptest! {

@@ -24,6 +24,7 @@ fn a_member_that_ends_records_nothing_for_what_it_hands_on() {
     kept.bench.end(reader);
     let again = kept.connect_as("l", true);
     kept.bench.end(again);
+    kept.fetch();
     kept.sync();
     assert_eq!(kept.live(), 1, "the other member's");
     kept.crash();
