@@ -37,12 +37,10 @@ pub async fn open<R: Runtime>(
     options.check().map_err(OpenError::Options)?;
     let dir = options.dir.clone();
     R::create_dir(&dir).await.map_err(JournalError::on("create", &dir))?;
-    let parent = match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    R::sync_dir(parent).await.map_err(JournalError::on("sync", parent))?;
     let listing = list::<R>(&dir).await?;
+    if listing.logs.is_empty() {
+        sync_parent::<R>(&dir).await?;
+    }
     let mut end = None;
     if let Some(&oldest) = listing.logs.first() {
         options.segment_bytes = Scan::<R>::open(&dir, oldest).await?.header.segment_bytes;
@@ -86,6 +84,15 @@ pub async fn open<R: Runtime>(
     let inner = Arc::new(Inner::new(options, tail, ids.len() as u64));
     let journal = Journal { inner: inner.clone() };
     Ok((journal, Writer::new(inner, segment, ids, next_id)))
+}
+
+/// Makes the name of the directory durable, before anything is in it.
+async fn sync_parent<R: Runtime>(dir: &Path) -> Result<(), JournalError> {
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    R::sync_dir(parent).await.map_err(JournalError::on("sync", parent))
 }
 
 /// The index of the segment that reading begins with: that of `from`, or an earlier one when it has
