@@ -73,10 +73,17 @@ impl Shard {
         })
     }
 
-    /// How many records and waiting acknowledgements there were so far.
+    /// How many records that take space, and waiting acknowledgements, there were so far.
     #[inline]
-    pub(super) fn recorded_activity(&self) -> u64 {
-        self.recording.as_ref().map_or(0, |recording| recording.activity)
+    pub(super) fn recorded_activity(&self) -> (u64, u64) {
+        self.recording
+            .as_ref()
+            .map_or((0, 0), |recording| (recording.activity, recording.owed.total))
+    }
+
+    /// Whether those who are owed acknowledgements are to wait.
+    pub(super) fn owes_too_much(&self) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.owed.is_full())
     }
 
     /// Begins to record that a session is owed a message, before it is known whether it takes it.
@@ -181,6 +188,9 @@ impl Shard {
     /// Records how far sessions have been sent what they are owed.
     pub(super) fn record_sent(&mut self) {
         let Self { recording: Some(recording), sessions, .. } = self else { return };
+        if !recording.full.is_empty() {
+            return; // later will do
+        }
         for key in mem::take(&mut recording.sent) {
             let Some(entry) = sessions.get_mut(key.0 as usize) else { continue };
             entry.sent_listed = false;
