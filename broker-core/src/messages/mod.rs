@@ -9,6 +9,7 @@ mod live;
 mod node;
 mod record;
 mod replay;
+mod unsettled;
 
 pub(crate) use node::MailKind;
 pub use node::Messages;

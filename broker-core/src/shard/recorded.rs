@@ -264,6 +264,11 @@ impl Shard {
         let before = mem::replace(&mut entry.generation, generation);
         let Some(recording) = recording.as_mut().filter(|_| before != generation) else { return };
         if before > 0 {
+            let unsettled = recording.node.unsettled();
+            recording.changes.extend(unsettled.end_publisher(before));
+            for &origin in entry.unsettled.iter().flat_map(|all| all.iter()) {
+                recording.changes.extend(unsettled.end_holder(origin, before));
+            }
             recording.forget(entry);
         }
         match (before, generation) {
@@ -291,7 +296,14 @@ impl Shard {
         for (_, entry) in sessions.iter_mut().filter(|(_, entry)| entry.generation > 0) {
             let Some(mut recorded) = replay.take(entry.generation) else { continue };
             if !recorded.unsettled.is_empty() {
-                let all = mem::take(&mut recorded.unsettled).into_iter().collect();
+                let all = mem::take(&mut recorded.unsettled);
+                for &(origin, place) in &all {
+                    let Some(position) = place.position() else { continue };
+                    let segment = journal.segment_of(Position::new(position));
+                    node.unsettled().add(origin, entry.generation, segment);
+                    changes.push((segment, 1));
+                }
+                let all = all.into_iter().map(|(origin, _)| origin).collect();
                 entry.unsettled = Some(Box::new(all));
             }
             let (outgoing, incoming) = recorded.into_halves();

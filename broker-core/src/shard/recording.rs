@@ -363,6 +363,9 @@ impl Recording {
     ) {
         let mut live = 0;
         for Tell { session, generation, what, at } in unit.tell.drain(..) {
+            if let What::Taken(id) = what {
+                self.changes.extend(self.node.unsettled().settle(Origin { generation, id }));
+            }
             let entry = sessions.get_mut(session.0 as usize);
             let entry = entry.filter(|entry| entry.generation == generation);
             let (Some(entry), Some(at)) = (entry, at) else { continue };
