@@ -19,6 +19,9 @@ use crate::segment::{
 };
 use crate::writer::Writer;
 
+/// What is written again at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
 /// Opens the journal of `options.dir`, or makes one, and calls `visit` for every record from `from`
 /// (or the oldest) to the end, in order. A record was appended as part of a batch whose other
 /// records are visited too. Segments before `from` are not read.
@@ -139,9 +142,36 @@ async fn go_on<R: Runtime>(dir: &Path, end: End) -> Result<Segment<R>, OpenError
         let written = write_all::<R>(&file, zeros, end.offset).await;
         written.map_err(JournalError::on("write", &path))?;
     }
-    // What was read may be known to the page cache only.
+    // What was read may be known to the page cache only, which does not write it again when a sync
+    // has failed for it before. Earlier frames were synced before this one was written.
+    write_again::<R>(&file, &path, end.offset - end.frame_bytes, end.offset).await?;
     file.sync_data().await.map_err(JournalError::on("sync", &path))?;
     Ok(Segment { header, path, file })
+}
+
+/// Writes what a file holds from `begin` to `end` once more.
+async fn write_again<R: Runtime>(
+    file: &R::File,
+    path: &Path,
+    begin: u64,
+    end: u64,
+) -> Result<(), OpenError> {
+    let (mut at, mut buffer) = (begin, Vec::new());
+    while at < end {
+        buffer.clear();
+        buffer.reserve_exact((end - at).min(PIECE_BYTES) as usize);
+        let (result, back) = file.read_at(buffer, at).await;
+        if result.map_err(JournalError::on("read", path))? == 0 {
+            break; // not written: it is padding
+        }
+        let mut piece = Bytes::from(back);
+        piece.truncate((end - at) as usize); // an allocator may give more room than was asked for
+        let written = write_all::<R>(file, piece.clone(), at).await;
+        written.map_err(JournalError::on("write", path))?;
+        at += piece.len() as u64;
+        buffer = piece.try_into_mut().map(Vec::from).unwrap_or_default();
+    }
+    Ok(())
 }
 
 struct Spares<'a> {

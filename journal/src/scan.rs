@@ -37,6 +37,8 @@ pub(crate) struct End {
     pub offset: u64,
     /// Of the last frame, when there is one.
     pub sequence: Option<u64>,
+    /// How long it is, padding included: it ends at `offset`.
+    pub frame_bytes: u64,
     /// Whether a frame was begun there: what the loss of power leaves.
     pub torn: bool,
 }
@@ -89,7 +91,7 @@ pub(crate) async fn walk<R: Runtime>(
     start: usize,
     mut visit: impl FnMut(&Found<'_>) -> Result<(), OpenError> + MaybeSend,
 ) -> Result<Result<End, Damage>, OpenError> {
-    let mut end = End { segment: 0, offset: 0, sequence: None, torn: false };
+    let mut end = End { segment: 0, offset: 0, sequence: None, frame_bytes: 0, torn: false };
     // Where a frame was begun that is not whole: the likeliest place of the damage.
     let mut begun: Option<(PathBuf, u64)> = None;
     let mut segment_bytes = None;
@@ -131,9 +133,10 @@ pub(crate) async fn walk<R: Runtime>(
                 break;
             }
             visit(&found)?;
-            at += padded(found.header.length as u64);
+            let frame_bytes = padded(found.header.length as u64);
+            at += frame_bytes;
             let sequence = Some(found.header.sequence);
-            end = End { segment: number, offset: at, sequence, torn: false };
+            end = End { segment: number, offset: at, sequence, frame_bytes, torn: false };
             begun = None;
         }
         // A segment without a frame ends the log: one that follows it was never written.

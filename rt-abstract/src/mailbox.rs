@@ -115,9 +115,14 @@ impl<T: Send, const LANES: usize> Receiver<T, LANES> {
     /// Returns how many; 0 only when all senders are gone and nothing is left. Dropping the
     /// future loses nothing.
     pub async fn receive(&mut self, batch: &mut Vec<T>, max: usize) -> usize {
+        self.receive_from(LANES, batch, max).await
+    }
+
+    /// [`Receiver::receive`] from the first `lanes` lanes alone.
+    pub async fn receive_from(&mut self, lanes: usize, batch: &mut Vec<T>, max: usize) -> usize {
         poll_fn(|cx| {
             let mut state = self.inner.lock();
-            let moved = state.drain(batch, max);
+            let moved = state.drain(lanes, batch, max);
             if moved == 0 && state.senders > 0 {
                 state.waiting_receiver = Some(cx.waker().clone());
                 return Poll::Pending;
@@ -154,9 +159,9 @@ impl<T, const LANES: usize> Inner<T, LANES> {
 }
 
 impl<T, const LANES: usize> State<T, LANES> {
-    fn drain(&mut self, batch: &mut Vec<T>, max: usize) -> usize {
+    fn drain(&mut self, lanes: usize, batch: &mut Vec<T>, max: usize) -> usize {
         let mut left = max;
-        for lane in &mut self.lanes {
+        for lane in self.lanes.iter_mut().take(lanes) {
             let count = left.min(lane.len());
             batch.extend(lane.drain(..count));
             left -= count;
@@ -218,6 +223,18 @@ mod tests {
         assert_eq!(take(&mut receiver, 9), None);
         drop(sender);
         assert_eq!(take(&mut receiver, 9), Some(vec![]));
+    }
+
+    #[test]
+    fn a_lane_can_be_received_alone() {
+        let (sender, mut receiver) = mailbox([2, 2]);
+        sender.try_send(1, 10).expect("room");
+        let mut batch = Vec::new();
+        assert_eq!(receiver.receive_from(1, &mut batch, 9).now_or_never(), None);
+        sender.try_send(0, 1).expect("room");
+        assert_eq!(receiver.receive_from(1, &mut batch, 9).now_or_never(), Some(1));
+        assert_eq!(batch, [1]);
+        assert_eq!(take(&mut receiver, 9), Some(vec![10]));
     }
 
     #[test]

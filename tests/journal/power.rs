@@ -1,9 +1,10 @@
 //! Losing power, and being killed.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
-use journal::{Class, Position};
-use rt_abstract::faults::{Disk, Faulty, Keep};
+use journal::{Class, Position, State};
+use rt_abstract::faults::{Disk, Faulty, Keep, Op};
 use rt_abstract::{RunOptions, Runtime};
 use tempfile::TempDir;
 
@@ -15,6 +16,7 @@ in_each_column!(
     what_is_durable_survives_a_loss_of_power,
     a_kill_loses_nothing_that_was_written,
     what_a_kill_left_is_synced_before_it_counts,
+    what_a_sync_failed_for_is_written_again,
     a_torn_frame_never_comes_back,
 );
 
@@ -106,6 +108,28 @@ fn what_a_kill_left_is_synced_before_it_counts<R: Runtime>(options: &RunOptions)
         assert_eq!(running.found, all);
         assert_eq!(disk.syncs("log"), before + 1, "what was read may be in the page cache only");
         running.stop().await.expect("ends well");
+    });
+}
+
+/// After a sync that failed the pages are clean, and still there to be read.
+fn what_a_sync_failed_for_is_written_again<R: Runtime>(options: &RunOptions) {
+    run::<R, _, _>(options, || async {
+        for bytes in [300, 20_000] {
+            let dir = TempDir::new().expect("a directory");
+            let dir = dir.path();
+            let disk = Disk::new(dir);
+            let running = Running::<Faulty<R>>::open(small(dir)).await;
+            let mut all = running.commit(&[record(1, 3_000)]).await;
+            disk.fail(Op::Sync, ".log", 0, ErrorKind::Other);
+            all.extend(running.append(&[record(2, bytes), record(3, 7)], Class::New).await);
+            running.until(|journal| matches!(journal.state(), State::Failed(_))).await;
+            running.end().await.expect_err("the sync failed");
+            let running = Running::<Faulty<R>>::open(small(dir)).await;
+            assert_eq!(running.found, all, "it can be read, so it counts");
+            disk.cut_power(Keep::Nothing).await;
+            running.stop().await.expect("ends well");
+            assert_eq!(found::<R>(dir).await.expect("opens"), all);
+        }
     });
 }
 

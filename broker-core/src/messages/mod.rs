@@ -11,6 +11,7 @@ mod live;
 mod node;
 mod record;
 mod replay;
+mod unsettled;
 
 pub(crate) use fetch::{Lately, message_of};
 pub(crate) use node::MailKind;

@@ -9,12 +9,17 @@ use mqtt::topic;
 use rt_abstract::Notify;
 
 use super::live::Live;
+use super::record::Record;
+use super::unsettled::Unsettled;
 use crate::config::{DurabilityConfig, Level};
 use crate::stats::{Kind, Metric};
 
 /// A unit of records is appended when it has grown to this, also in the middle of a turn; to a
 /// fourth of a segment where that is less.
 const MAX_UNIT_BYTES: usize = 1 << 20;
+
+/// Ended sessions per unit: some kilobytes, which fit into any segment.
+const ENDED_PER_UNIT: usize = 256;
 
 /// How mail is counted between two shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,7 @@ const KINDS: usize = 2;
 pub struct Messages {
     journal: Journal,
     live: Live,
+    unsettled: Unsettled,
     levels: DurabilityConfig,
     shards: usize,
     /// Mail of one shard that another has appended what it had to, by `cell`. Each has one writer.
@@ -53,6 +59,7 @@ impl Messages {
         let oldest = journal.segment_of(journal.usage().oldest);
         Self {
             live: Live::new(oldest, shards),
+            unsettled: Unsettled::default(),
             levels,
             shards,
             confirmed: (0..shards * shards * KINDS).map(|_| AtomicU64::new(0)).collect(),
@@ -109,6 +116,10 @@ impl Messages {
     pub(crate) fn last_ticket(&self) -> u64 {
         let last = self.journal.append(&mut Batch::new(), Class::Always);
         last.map_or(u64::MAX, |last| last.ticket.get())
+    }
+
+    pub(crate) fn unsettled(&self) -> &Unsettled {
+        &self.unsettled
     }
 
     /// Wakes one shard's task for what is stored.
@@ -182,6 +193,20 @@ impl Messages {
         if let Some(segment) = self.live.change(changes, self.journal.segment_of(at)) {
             self.journal.release_before(self.journal.segment_start(segment));
         }
+    }
+
+    /// Sessions that are not here any more, of those found at start: units that record it, to be
+    /// appended in order. All shards have counted: what nobody needs makes room for them.
+    pub(crate) fn end_sessions(&self, generations: &[u64]) -> impl Iterator<Item = Batch> {
+        let ended = generations.iter().flat_map(|&it| self.unsettled.end_publisher(it));
+        self.change_live(&ended.collect::<Vec<_>>(), self.journal.usage().end);
+        generations.chunks(ENDED_PER_UNIT).map(|generations| {
+            let mut batch = Batch::new();
+            for &generation in generations {
+                batch.push(|out| Record::Ended(generation).encode(out));
+            }
+            batch
+        })
     }
 
     /// A shard has counted what it found at start.

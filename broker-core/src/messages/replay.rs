@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use journal::Batch;
 use mqtt::session::{Delivery, Incoming, Outgoing, Place, Reference, Restored};
 use mqtt::wire::PacketId;
 
@@ -15,9 +14,6 @@ use super::record::{Origin, PublishHead, Record, RecordError, Target};
 /// not recorded, used some, and their identifiers are not to mean something else to the client now.
 const SKIPPED: u64 = 1_000;
 
-/// Ended sessions per unit: some kilobytes, which fit into any segment.
-const ENDED_PER_BATCH: usize = 256;
-
 /// What the records come to.
 ///
 /// Bound: the records in the journal, which the queues of sessions bound.
@@ -25,7 +21,7 @@ const ENDED_PER_BATCH: usize = 256;
 pub struct Replay {
     sessions: HashMap<u64, Recorded>,
     /// Messages whose publisher was not told that they were taken: to whom they are owed.
-    unsettled: HashMap<Origin, Vec<u64>>,
+    unsettled: HashMap<Origin, Vec<(u64, Place)>>,
     /// The names of shared subscriptions, each once.
     shares: HashSet<Arc<str>>,
     /// The publishers of those.
@@ -41,8 +37,9 @@ pub(crate) struct Recorded {
     sent_seq: u64,
     last_seq: u64,
     taken: HashMap<PacketId, Place>,
-    /// Messages that the session has got; their publishers may send them again.
-    pub unsettled: Vec<Origin>,
+    /// Messages that the session has got, and where that is recorded; their publishers may send them
+    /// again.
+    pub unsettled: Vec<(Origin, Place)>,
 }
 
 impl Replay {
@@ -95,7 +92,7 @@ impl Replay {
                 self.sessions.remove(&generation);
                 self.unsettled.retain(|origin, _| origin.generation != generation);
                 for owed_to in self.unsettled.values_mut() {
-                    owed_to.retain(|to| *to != generation);
+                    owed_to.retain(|(to, _)| *to != generation);
                 }
             }
         }
@@ -106,8 +103,8 @@ impl Replay {
     pub fn finish(&mut self) {
         for (origin, owed_to) in std::mem::take(&mut self.unsettled) {
             self.origins.insert(origin.generation);
-            for generation in owed_to {
-                self.session(generation).unsettled.push(origin);
+            for (generation, place) in owed_to {
+                self.session(generation).unsettled.push((origin, place));
             }
         }
     }
@@ -118,22 +115,14 @@ impl Replay {
         self.sessions.remove(&generation)
     }
 
-    /// What nobody has taken belongs to sessions that are not here any more, and may come back under
-    /// the same generation: records that end it, for all of them. The messages that they were owed
-    /// are dropped.
-    pub(crate) fn end_rest(&mut self) -> Vec<Batch> {
+    /// Sessions that nobody has taken: they are not here any more, and may come back under the same
+    /// generation, so that they are to be ended. The messages that they were owed are dropped.
+    pub(crate) fn take_rest(&mut self) -> Vec<u64> {
         let mut rest: Vec<_> = self.sessions.drain().map(|(generation, _)| generation).collect();
         rest.extend(self.origins.drain().filter(|generation| !self.taken.contains(generation)));
         rest.sort_unstable();
         rest.dedup();
-        let batch = |generations: &[u64]| {
-            let mut batch = Batch::new();
-            for &generation in generations {
-                batch.push(|out| Record::Ended(generation).encode(out));
-            }
-            batch
-        };
-        rest.chunks(ENDED_PER_BATCH).map(batch).collect()
+        rest
     }
 
     /// How many messages are owed to sessions that nobody has taken.
@@ -158,7 +147,7 @@ impl Replay {
             session.seen(to.seq);
             session.messages.insert(to.seq, Restored::Message(reference));
             if let Some(origin) = head.origin {
-                self.unsettled.entry(origin).or_default().push(to.generation);
+                self.unsettled.entry(origin).or_default().push((to.generation, place));
             }
         }
     }

@@ -151,17 +151,18 @@ fn a_publish_that_was_not_taken_is_remembered_for_those_who_have_it() {
     log.publish("a", Some(origin(9, 1)), &[(1, 1), (2, 1)]);
     log.record(Record::Taken(origin(9, 1)));
     log.record(Record::Released(origin(9, 1)));
-    log.publish("b", Some(origin(9, 1)), &[(1, 2)]);
-    log.publish("c", Some(origin(9, 2)), &[(2, 2), (3, 1)]);
+    let b = Place::at(log.publish("b", Some(origin(9, 1)), &[(1, 2)]));
+    let c = Place::at(log.publish("c", Some(origin(9, 2)), &[(2, 2), (3, 1)]));
     log.record(Record::Done(vec![done(2, 2)])); // QoS 1, acknowledged at once
     log.record(Record::Ended(3));
     log.replay.finish();
     let unsettled = |log: &mut Log, generation| {
         log.replay.take(generation).map(|recorded| recorded.unsettled).unwrap_or_default()
     };
-    assert_eq!(unsettled(&mut log, 1), [origin(9, 1)]);
-    assert_eq!(unsettled(&mut log, 2), [origin(9, 2)]);
+    assert_eq!(unsettled(&mut log, 1), [(origin(9, 1), b)]);
+    assert_eq!(unsettled(&mut log, 2), [(origin(9, 2), c)]);
     assert_eq!(unsettled(&mut log, 3), []);
+    assert_eq!(log.replay.take_rest(), [9], "the publisher is not here");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Accepting connections, and taking over those that other shards accepted.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -10,7 +13,7 @@ use super::connection::serve_connection;
 use super::core::{Core, enter};
 use crate::config::Level;
 use crate::node::Node;
-use crate::shard::{LANES, Mail};
+use crate::shard::{LANES, Lane, Mail};
 
 /// How long accepting rests after an error such as "too many open files".
 const REST_AFTER_ERROR: Duration = Duration::from_millis(50);
@@ -65,12 +68,22 @@ pub(super) async fn mail_loop<R: Runtime>(
     let mut batch = Vec::with_capacity(MAIL_PER_TURN);
     let mut sockets = Vec::new();
     loop {
-        // What comes is to be recorded, and the journal may be behind.
-        while core.with(|core| core.shard.has_unappended()) {
-            stored.notified().await;
-        }
-        if mailbox.receive(&mut batch, MAIL_PER_TURN).await == 0 {
-            return;
+        // Publishes are to be recorded, and the journal may be behind; what else comes is not.
+        let behind = core.with(|core| core.shard.has_unappended());
+        let lanes = if behind { Lane::Data as usize } else { LANES };
+        let received = {
+            let mut receiving = pin!(mailbox.receive_from(lanes, &mut batch, MAIL_PER_TURN));
+            let mut news = pin!(stored.notified());
+            poll_fn(|cx| match receiving.as_mut().poll(cx) {
+                Poll::Pending if behind => news.as_mut().poll(cx).map(|()| None),
+                receiving => receiving.map(Some),
+            })
+            .await
+        };
+        match received {
+            None => continue,
+            Some(0) => return,
+            Some(_) => {}
         }
         let mut stop = false;
         enter(&core, |core, now_ms| {

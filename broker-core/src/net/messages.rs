@@ -63,10 +63,8 @@ pub(super) async fn end_rest(node: &Node, id: u8) {
     if left > 0 {
         tracing::info!(left, "messages of sessions that are gone were dropped");
     }
-    // All have counted: what nobody needs makes room.
     let (journal, wake) = (messages.journal(), messages.wake(usize::from(id)));
-    messages.change_live(&[], journal.usage().end);
-    for mut batch in replay.end_rest() {
+    for mut batch in messages.end_sessions(&replay.take_rest()) {
         loop {
             match journal.append(&mut batch, Class::Always) {
                 Ok(_) => break,

@@ -81,6 +81,8 @@ pub(super) struct Owed {
     queue: VecDeque<One>,
     /// How many of them wait for no other shard any more.
     staged: usize,
+    /// How many there were so far.
+    pub(super) total: u64,
 }
 
 impl Owed {
@@ -236,6 +238,7 @@ impl Recording {
         let ready = self.owed.staged == self.owed.queue.len() && one.wait.hops.is_empty();
         self.owed.staged += usize::from(ready);
         self.owed.queue.push_back(one);
+        self.owed.total += 1;
     }
 
     fn take_ready(&mut self) -> Option<One> {

@@ -111,9 +111,11 @@ pub(super) fn on_bytes(
     }
     shard.keep_rest(key, buffer, used);
     shard.settle(now_ms);
+    let recorded = shard.recorded_activity();
     let made = Made {
         mail: shard.mail_sent != mail_before,
-        records: shard.recorded_activity() != recorded_before,
+        records: recorded.0 != recorded_before.0,
+        owed: recorded.1 != recorded_before.1,
     };
     let next = match next {
         None => shard.after_turn(key, read, made),

@@ -34,8 +34,10 @@ pub enum Pause {
 pub(super) struct Made {
     /// Mail for other shards.
     pub(super) mail: bool,
-    /// Records, or acknowledgements that wait for them.
+    /// Records that take space.
     pub(super) records: bool,
+    /// Acknowledgements that wait.
+    pub(super) owed: bool,
 }
 
 impl Shard {
@@ -77,7 +79,8 @@ impl Shard {
     /// What the reader does after a turn that made something or not.
     pub(super) fn after_turn(&mut self, key: ConnKey, read: usize, made: Made) -> Next {
         let congested = made.mail && self.is_congested();
-        let backed_up = made.records && self.is_backed_up();
+        let backed_up =
+            (made.records && self.is_backed_up()) || (made.owed && self.owes_too_much());
         let max_output = self.limits.max_outbox_bytes.saturating_add(ANSWER_BYTES);
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Next::Drain };
         conn.turn_bytes = conn.turn_bytes.saturating_add(read as u32);

@@ -73,10 +73,17 @@ impl Shard {
         })
     }
 
-    /// How many records and waiting acknowledgements there were so far.
+    /// How many records that take space, and waiting acknowledgements, there were so far.
     #[inline]
-    pub(super) fn recorded_activity(&self) -> u64 {
-        self.recording.as_ref().map_or(0, |recording| recording.activity)
+    pub(super) fn recorded_activity(&self) -> (u64, u64) {
+        self.recording
+            .as_ref()
+            .map_or((0, 0), |recording| (recording.activity, recording.owed.total))
+    }
+
+    /// Whether those who are owed acknowledgements are to wait.
+    pub(super) fn owes_too_much(&self) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.owed.is_full())
     }
 
     /// Begins to record that a session is owed a message, before it is known whether it takes it.
@@ -185,6 +192,9 @@ impl Shard {
     /// Records how far sessions have been sent what they are owed.
     pub(super) fn record_sent(&mut self) {
         let Self { recording: Some(recording), sessions, .. } = self else { return };
+        if !recording.full.is_empty() {
+            return; // later will do
+        }
         for key in mem::take(&mut recording.sent) {
             let Some(entry) = sessions.get_mut(key.0 as usize) else { continue };
             entry.sent_listed = false;
@@ -258,6 +268,11 @@ impl Shard {
         let before = mem::replace(&mut entry.generation, generation);
         let Some(recording) = recording.as_mut().filter(|_| before != generation) else { return };
         if before > 0 {
+            let unsettled = recording.node.unsettled();
+            recording.changes.extend(unsettled.end_publisher(before));
+            for &origin in entry.unsettled.iter().flat_map(|all| all.iter()) {
+                recording.changes.extend(unsettled.end_holder(origin, before));
+            }
             recording.forget(entry);
         }
         match (before, generation) {
@@ -285,7 +300,14 @@ impl Shard {
         for (_, entry) in sessions.iter_mut().filter(|(_, entry)| entry.generation > 0) {
             let Some(mut recorded) = replay.take(entry.generation) else { continue };
             if !recorded.unsettled.is_empty() {
-                let all = mem::take(&mut recorded.unsettled).into_iter().collect();
+                let all = mem::take(&mut recorded.unsettled);
+                for &(origin, place) in &all {
+                    let Some(position) = place.position() else { continue };
+                    let segment = journal.segment_of(Position::new(position));
+                    node.unsettled().add(origin, entry.generation, segment);
+                    changes.push((segment, 1));
+                }
+                let all = all.into_iter().map(|(origin, _)| origin).collect();
                 entry.unsettled = Some(Box::new(all));
             }
             let (outgoing, incoming) = recorded.into_halves();

@@ -23,7 +23,7 @@ use crate::messages::{
 /// What the shard records, and what waits for it.
 ///
 /// Bounds: units that the journal refused wait here, and nobody may publish meanwhile, so that they
-/// are what one turn makes; places to be told, and sessions that wait, are as many as records in
+/// are what one turn makes, and a few bytes per message in flight that is acknowledged; places to be told, and sessions that wait, are as many as records in
 /// them and in the journal's memory.
 #[derive(Debug)]
 pub(super) struct Recording {
@@ -66,7 +66,8 @@ pub(super) struct Recording {
     pub(super) nearly_full: bool,
     /// Nothing is recorded any more, and nobody acknowledged.
     pub(super) failed: bool,
-    /// Records and acknowledgements so far: whether a turn made any.
+    /// Records so far that take space: whether a turn made any. Those that free some (the client's
+    /// acknowledgements, as many as messages in flight) stop nobody, or a full disk stayed full.
     pub(super) activity: u64,
 }
 
@@ -306,12 +307,12 @@ impl Recording {
         self.close_open();
         let at = self.gathering.batch.push(|out| record.encode(out));
         self.gathering.last = Some(at);
-        self.activity += 1;
         at
     }
 
     pub(super) fn push_taken(&mut self, session: SessionKey, origin: Origin) {
         let at = Some(self.push(&Record::Taken(origin)));
+        self.activity += 1;
         let (generation, what) = (origin.generation, What::Taken(origin.id));
         self.gathering.tell.push(Tell { session, generation, what, at });
     }
@@ -364,6 +365,9 @@ impl Recording {
     ) -> usize {
         let (mut live, mut spilled) = (0, 0);
         for Tell { session, generation, what, at } in unit.tell.drain(..) {
+            if let What::Taken(id) = what {
+                self.changes.extend(self.node.unsettled().settle(Origin { generation, id }));
+            }
             let entry = sessions.get_mut(session.0 as usize);
             let entry = entry.filter(|entry| entry.generation == generation);
             let (Some(entry), Some(at)) = (entry, at) else { continue };

@@ -55,7 +55,8 @@ impl Disk {
         Self { dir, facts }
     }
 
-    /// Lets one `op` on a file whose name ends with `ending` fail, after `after` that go well.
+    /// Lets one `op` on a file whose name ends with `ending` fail, after `after` that go well. A sync
+    /// that fails is not made good by a later one: what it was for has to be written again.
     pub fn fail(&self, op: Op, ending: &str, after: u64, kind: ErrorKind) {
         let ending = ending.to_owned();
         self.facts.with(|state| state.faults.push(Fault { op, ending, after, kind }));

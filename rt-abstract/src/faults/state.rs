@@ -78,12 +78,30 @@ struct Change {
     old_size: u64,
     old: Vec<u8>,
     new: Vec<u8>,
+    /// A sync failed for it: the system takes it for written, and no later sync writes it.
+    given_up: bool,
 }
 
 enum Name {
     Created(PathBuf),
     Renamed { from: PathBuf, to: PathBuf, replaced: Option<PathBuf> },
     Removed { path: PathBuf, hidden: PathBuf },
+}
+
+impl Change {
+    /// What was written there later is durable: it is what would be found.
+    fn is_overwritten_by(&mut self, durable: &Self) {
+        let begin = self.offset.max(durable.offset);
+        for part in [&mut self.old, &mut self.new] {
+            let end =
+                (self.offset + part.len() as u64).min(durable.offset + durable.new.len() as u64);
+            if begin < end {
+                let from = (begin - durable.offset) as usize..(end - durable.offset) as usize;
+                let to = (begin - self.offset) as usize..(end - self.offset) as usize;
+                part[to].copy_from_slice(&durable.new[from]);
+            }
+        }
+    }
 }
 
 impl State {
@@ -102,7 +120,13 @@ impl State {
             self.faults[index].after -= 1;
             return Ok(());
         }
-        Err(self.faults.remove(index).kind.into())
+        let kind = self.faults.remove(index).kind;
+        if op == Op::Sync
+            && let Some(file) = self.ids.get(path).and_then(|id| self.files.get_mut(id))
+        {
+            file.changes.iter_mut().for_each(|change| change.given_up = true);
+        }
+        Err(kind.into())
     }
 
     /// The file that has this name, from now on followed.
@@ -132,7 +156,7 @@ impl State {
         let old_size = file.metadata()?.len();
         let mut old = vec![0; new.len().min(old_size.saturating_sub(offset) as usize)];
         file.read_exact_at(&mut old, offset)?;
-        state.changes.push(Change { offset, old_size, old, new: new.to_vec() });
+        state.changes.push(Change { offset, old_size, old, new: new.to_vec(), given_up: false });
         Ok(())
     }
 
@@ -151,7 +175,17 @@ impl State {
     /// The first changes are durable.
     pub fn synced(&mut self, id: u64, changes: usize) {
         if let Some(file) = self.files.get_mut(&id) {
-            file.changes.drain(..changes);
+            let later = file.changes.split_off(changes);
+            let (mut given_up, mut durable) = (Vec::new(), Vec::new());
+            for change in file.changes.drain(..) {
+                if change.given_up { given_up.push(change) } else { durable.push(change) }
+            }
+            for change in &mut given_up {
+                durable.iter().for_each(|durable| change.is_overwritten_by(durable));
+            }
+            given_up.retain(|change| change.old != change.new);
+            file.changes = given_up;
+            file.changes.extend(later);
             let ending = file.path.extension().unwrap_or_default().to_string_lossy();
             *self.syncs.entry(ending.into_owned()).or_default() += 1;
         }

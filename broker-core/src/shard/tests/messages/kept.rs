@@ -112,7 +112,7 @@ impl Kept {
         for shard in &mut self.bench.shards {
             shard.restore_messages(&mut replay);
         }
-        for mut batch in replay.end_rest() {
+        for mut batch in self.node.end_sessions(&replay.take_rest()) {
             self.node.journal().append(&mut batch, Class::Always).expect("room");
         }
         self.log.extend(self.disk.sync().into_iter().map(|(_, bytes)| bytes));

@@ -346,6 +346,45 @@ fn publishers_wait_while_the_journal_is_behind() {
 }
 
 #[test]
+fn acknowledgements_are_heard_while_the_journal_is_behind() {
+    let mut kept = Kept::new(1);
+    let reader = kept.connect("s");
+    kept.subscribe(reader, "s", "t", ExactlyOnce);
+    let publisher = kept.connect("p");
+    for (id, qos) in [(1, ExactlyOnce), (2, ExactlyOnce), (3, AtLeastOnce)] {
+        kept.publish(publisher, "t", "x", qos, id);
+    }
+    kept.sync();
+    assert_eq!(kept.got(reader), ["pub x 2", "pub x 3", "pub x 4"]);
+    let before = kept.live();
+    kept.sleeper("z", "z", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "c", true);
+    let payload = "x".repeat(30_000);
+    for id in 1..2_000 {
+        let bytes = publish_packet(Version::V5, "z", &payload, AtLeastOnce, id, false);
+        if kept.bench.send_bytes(client, &bytes) == Next::Wait {
+            break;
+        }
+        kept.bench.shards[0].end_turn();
+    }
+    assert!(kept.bench.shards[0].has_unappended());
+    let stored = kept.live() - before;
+    for (kind, id) in [(PubRec, 2), (PubRec, 3), (PubAck, 4)] {
+        kept.ack(reader, kind, id);
+    }
+    kept.ack(publisher, PubRel, 1);
+    kept.ack(publisher, PubRel, 2);
+    assert_eq!(kept.bench.stopped, [(0, client.key)], "the others read on");
+    assert!(kept.live() < before + stored, "and make room");
+    while kept.bench.shards[0].has_unappended() {
+        kept.sync();
+    }
+    kept.sync();
+    assert_eq!(kept.got(reader), ["PubRel 2", "PubRel 3"]);
+    assert_eq!(kept.got(publisher), ["PubRec 1", "PubRec 2", "PubAck 3", "PubComp 1", "PubComp 2"]);
+}
+
+#[test]
 fn levels_by_topic() {
     let topics = vec![("none/#".to_owned(), Level::None), ("disk/#".to_owned(), Level::Disk)];
     let mut kept = Kept::with(1, DurabilityConfig { level: Level::Disk, topics });
