@@ -56,11 +56,11 @@ impl Shard {
         }
         if let Some(mark) = mark {
             self.end_record(key, mark, qos == QoS::ExactlyOnce && conn_key.is_some());
-            self.note_progress(key);
             if sent {
                 self.note_sent(key);
             }
         }
+        self.note_progress(key); // also of those before one that has no record
     }
 
     /// Sends whatever the session's client can take now, its window and its socket permitting,

@@ -33,3 +33,25 @@ fn a_member_that_ends_records_nothing_for_what_it_hands_on() {
     kept.sync();
     assert_eq!(kept.live(), 0);
 }
+
+#[test]
+fn what_one_session_lost_is_not_recorded_of_another() {
+    let limits =
+        Limits { max_queued_messages: 2, queue_full: QueueFull::DropOld, ..Limits::default() };
+    let mut kept = Kept::limited(1, levels(), limits);
+    kept.sleeper("a", "+/a", AtLeastOnce);
+    kept.sleeper("b", "+/b", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "p", true);
+    kept.publish(client, "disk/b", "b1", AtLeastOnce, 1);
+    kept.publish(client, "disk/a", "a1", AtLeastOnce, 2);
+    kept.publish(client, "disk/a", "a2", AtLeastOnce, 3);
+    kept.publish(client, "none/a", "a3", AtLeastOnce, 4); // a1 makes room
+    kept.publish(client, "disk/b", "b2", AtLeastOnce, 5);
+    kept.sync();
+    assert_eq!(kept.live(), 3);
+    kept.crash();
+    let reader = kept.connect("b");
+    assert_eq!(kept.got(reader), ["pub b1 2", "pub b2 3"]);
+    let reader = kept.connect("a");
+    assert_eq!(kept.got(reader), ["pub a2 3"]);
+}
