@@ -267,9 +267,11 @@ impl Recording {
     }
 
     pub(super) fn take_back(&mut self, targets: usize) {
-        if let Some(open) = &mut self.open {
-            open.targets.truncate(targets);
-            open.count -= 1;
+        let Some(open) = &mut self.open else { return };
+        open.targets.truncate(targets);
+        open.count -= 1;
+        if open.count == 0 {
+            self.close_open(); // it is not the begin of a unit
         }
     }
 

@@ -55,3 +55,24 @@ fn what_one_session_lost_is_not_recorded_of_another() {
     let reader = kept.connect("a");
     assert_eq!(kept.got(reader), ["pub a2 3"]);
 }
+
+#[test]
+fn nobody_waits_for_records_of_messages_that_were_refused() {
+    let limits = Limits { max_queued_messages: 1, ..Limits::default() };
+    let mut kept = Kept::limited(1, levels(), limits);
+    kept.sleeper("s", "t", AtLeastOnce);
+    let client = kept.connect("p");
+    kept.publish(client, "t", "a", AtLeastOnce, 1);
+    kept.publish(client, "other", "b", ExactlyOnce, 2);
+    kept.sync();
+    let _ = kept.got(client);
+    let mut bytes = publish_packet(Version::V5, "t", "refused", AtLeastOnce, 3, false);
+    bytes.extend(publish_packet(Version::V5, "other", "b", ExactlyOnce, 2, true));
+    bytes.extend([0x62, 2, 0, 9]); // PUBREL of nothing
+    kept.bench.send_bytes(client, &bytes);
+    kept.bench.run();
+    kept.sync();
+    let got = kept.got(client);
+    assert_eq!(got.len(), 3, "{got:?}");
+    assert_eq!(got[2], format!("{PubComp:?} 9 PacketIdentifierNotFound"));
+}
