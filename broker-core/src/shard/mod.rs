@@ -21,6 +21,7 @@ mod durable;
 mod fabric;
 mod guesses;
 mod held;
+mod hops;
 mod opening;
 mod outbox;
 mod owed;

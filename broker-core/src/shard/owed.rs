@@ -176,8 +176,8 @@ impl Shard {
     pub(super) fn done_after(&mut self, done: Done, place: Place, wait: Wait) {
         let Some(recording) = self.recording.as_mut() else { return };
         if wait.hops.is_empty() {
-            recording.dead(place);
-            return recording.done(done); // behind the other one's record
+            recording.done(done); // behind the other one's record
+            return recording.replaced(place);
         }
         let (conn, number, then) = (ConnKey(u32::MAX), 0, Afterwards::Done(done, place));
         recording.owe(One { conn, number, ack: None, then, wait });

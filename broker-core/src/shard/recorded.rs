@@ -161,11 +161,11 @@ impl Shard {
                     recording.done(Done { generation, seq });
                 }
                 Progress::Received { seq, place } => {
-                    recording.dead(place);
                     let at = recording.push(&Record::Received(Done { generation, seq }));
                     let what = What::Received(seq);
                     let tell = Tell { session: key, generation, what, at: Some(at) };
                     recording.gathering.tell.push(tell);
+                    recording.replaced(place);
                 }
             }
         }

@@ -11,6 +11,7 @@ use mqtt::wire::PacketId;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::hops::MailCounts;
 use super::owed::{Hop, Owed, Wait};
 use super::{Entry, SessionKey};
 use crate::config::Level;
@@ -81,21 +82,13 @@ pub(super) struct CurrentPublish {
     pub(super) known: SmallVec<[SessionKey; 2]>,
 }
 
-/// Mail between this shard and another, by [`MailKind`].
-#[derive(Debug, Default)]
-pub(super) struct MailCounts {
-    pub(super) sent: [u64; 2],
-    pub(super) received: [u64; 2],
-    pub(super) confirmed: [u64; 2],
-    /// Mail of the first kind that was sent on, with what its confirmation waits for.
-    pub(super) forwarded: VecDeque<(u64, SmallVec<[Hop; 2]>)>,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Unit {
     pub(super) number: u64,
     pub(super) batch: Batch,
     pub(super) tell: Vec<Tell>,
+    /// Records that are of use until these are appended: what comes instead is among them.
+    pub(super) replaced: Vec<Place>,
     pub(super) last: Option<Relative>,
     /// There are new messages among its records.
     pub(super) publishes: bool,
@@ -332,6 +325,13 @@ impl Recording {
         }
     }
 
+    /// A record is of no use any more once what gathers is appended.
+    pub(super) fn replaced(&mut self, place: Place) {
+        if place.position().is_some() {
+            self.gathering.replaced.push(place);
+        }
+    }
+
     /// Ends the unit that gathers.
     pub(super) fn complete(&mut self) {
         self.close_open();
@@ -357,6 +357,7 @@ impl Recording {
         sessions: &mut Slab<Entry>,
     ) {
         let mut live = 0;
+        unit.replaced.drain(..).for_each(|place| self.dead(place));
         for Tell { session, generation, what, at } in unit.tell.drain(..) {
             let entry = sessions.get_mut(session.0 as usize);
             let entry = entry.filter(|entry| entry.generation == generation);
@@ -424,30 +425,6 @@ impl Recording {
         wait
     }
 
-    /// Mail with the message at hand goes to another shard: how it is counted, if somebody waits for
-    /// what that one has to append.
-    pub(super) fn count_sent(&mut self, shard: u8) -> Option<MailKind> {
-        let kind = self.publish.tracked?;
-        if self.publish.level == Level::None || !self.node.has_sessions(shard) {
-            return None;
-        }
-        let number = &mut self.mail[usize::from(shard)].sent[kind as usize];
-        *number += 1;
-        self.publish.wait.hops.push(Hop { shard, kind, number: *number });
-        Some(kind)
-    }
-
-    /// Counted mail of another shard was handled; what was sent on waits for `wait`.
-    pub(super) fn count_received(&mut self, from: u8, kind: MailKind, wait: Wait) {
-        let counts = &mut self.mail[usize::from(from)];
-        let number = &mut counts.received[kind as usize];
-        *number += 1;
-        if !wait.hops.is_empty() {
-            counts.forwarded.push_back((*number, wait.hops));
-        }
-        self.unconfirmed = true;
-    }
-
     /// Whether the session has the message at hand from before a crash, whose publisher did not hear
     /// of it and sends it again.
     #[inline]
@@ -463,27 +440,5 @@ impl Recording {
             self.publish.known.push(key);
         }
         is_known
-    }
-
-    pub(super) fn hops_so_far(&self) -> SmallVec<[Hop; 2]> {
-        let kinds = [MailKind::First, MailKind::Forwarded];
-        let all = self.mail.iter().enumerate().flat_map(|(shard, counts)| {
-            kinds.map(|kind| Hop { shard: shard as u8, kind, number: counts.sent[kind as usize] })
-        });
-        all.filter(|hop| !hop.is_confirmed(self.shard, &self.node)).collect()
-    }
-
-    /// Tells other shards how much of their mail needs nothing any more but a sync.
-    pub(super) fn confirm_mail(&mut self) {
-        for (from, counts) in self.mail.iter_mut().enumerate() {
-            let first = counts.forwarded.front().map(|(number, _)| number - 1);
-            let upto = [first.unwrap_or(counts.received[0]), counts.received[1]];
-            for kind in [MailKind::First, MailKind::Forwarded] {
-                let upto = upto[kind as usize];
-                if upto > mem::replace(&mut counts.confirmed[kind as usize], upto) {
-                    self.node.confirm(from as u8, self.shard, kind, upto);
-                }
-            }
-        }
     }
 }

@@ -76,3 +76,85 @@ fn nobody_waits_for_records_of_messages_that_were_refused() {
     assert_eq!(got.len(), 3, "{got:?}");
     assert_eq!(got[2], format!("{PubComp:?} 9 PacketIdentifierNotFound"));
 }
+
+/// The first segment holds nothing that is live, but what it holds now, and is not written any more.
+fn leave_first_segment(kept: &mut Kept) {
+    kept.sleeper("e", "e", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "filler", true);
+    for id in 1..5 {
+        kept.publish(client, "e", &"x".repeat(30_000), AtLeastOnce, id);
+        kept.sync();
+    }
+    let again = kept.connect_as("e", true);
+    kept.bench.end(again);
+    kept.sync();
+}
+
+/// Publishes until the journal takes no more.
+fn fill(kept: &mut Kept) {
+    kept.sleeper("f", "f", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "filler", true);
+    let payload = "x".repeat(30_000);
+    for id in 1..2_000 {
+        let bytes = publish_packet(Version::V5, "f", &payload, AtLeastOnce, id, false);
+        if kept.bench.send_bytes(client, &bytes) == Next::Wait {
+            break;
+        }
+        kept.bench.shards[0].end_turn();
+    }
+    assert!(kept.bench.shards[0].has_unappended());
+}
+
+fn oldest_segment(kept: &Kept) -> u64 {
+    kept.node.journal().segment_of(kept.node.usage().oldest)
+}
+
+/// What the first segment holds is needed until the record that replaces it is appended.
+fn replaced_later(kept: &mut Kept) {
+    kept.sync_quietly();
+    assert!(kept.bench.shards[0].has_unappended());
+    assert_eq!(oldest_segment(kept), 1, "neither the old record nor the new one is there");
+    while kept.bench.shards[0].has_unappended() {
+        kept.sync();
+    }
+    kept.sync();
+    assert!(oldest_segment(kept) > 1, "and then it is not");
+}
+
+#[test]
+fn a_message_is_kept_until_its_pubrec_is_recorded() {
+    let mut kept = Kept::new(1);
+    let reader = kept.connect("s");
+    kept.subscribe(reader, "s", "q", ExactlyOnce);
+    let client = kept.bench.connect(Version::V5, "p", true);
+    kept.publish(client, "q", "a", ExactlyOnce, 1);
+    kept.sync();
+    assert_eq!(kept.got(reader), ["pub a 2"]);
+    leave_first_segment(&mut kept);
+    fill(&mut kept);
+    kept.ack(reader, PubRec, 2);
+    replaced_later(&mut kept);
+    assert_eq!(kept.got(reader), [format!("{PubRel:?} 2")]);
+}
+
+#[test]
+fn a_message_is_kept_until_the_next_members_is_recorded() {
+    let limits = Limits { max_inflight: 1, ..Limits::default() };
+    let mut kept = Kept::limited(1, levels(), limits);
+    let leaver = kept.connect("l");
+    kept.subscribe(leaver, "l", "none/z", AtLeastOnce);
+    kept.subscribe(leaver, "l", "$share/g/t", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "p", true);
+    kept.publish(client, "none/z", "z", AtLeastOnce, 1);
+    kept.publish(client, "t", "a", AtLeastOnce, 2);
+    kept.sync();
+    assert_eq!(kept.got(leaver).len(), 1, "the window is full");
+    kept.sleeper("m", "$share/g/t", AtLeastOnce);
+    leave_first_segment(&mut kept);
+    fill(&mut kept);
+    kept.unsubscribe(leaver, "l", "$share/g/t");
+    replaced_later(&mut kept);
+    kept.crash();
+    let reader = kept.connect("m");
+    assert_eq!(kept.got(reader), ["pub a 2"]);
+}
