@@ -304,6 +304,11 @@ impl Shard {
     fn append_records(&mut self) {
         let Self { recording: Some(recording), sessions, .. } = self else { return };
         recording.complete();
+        if recording.failed {
+            recording.full.clear();
+            recording.changes.clear();
+            return;
+        }
         while let Some(mut unit) = recording.full.pop_front() {
             let journal = recording.node.journal();
             let class = if unit.publishes { Class::New } else { Class::Always };
@@ -320,20 +325,18 @@ impl Shard {
                 }
                 Err(refused) => {
                     // Nobody is acknowledged any more, and the node ends.
-                    if !mem::replace(&mut recording.failed, true) {
-                        tracing::error!(%refused, "messages cannot be recorded");
-                    }
+                    tracing::error!(%refused, "messages cannot be recorded");
+                    journal.fail(&format!("messages cannot be recorded: {refused}"));
+                    recording.failed = true;
                     recording.full.clear();
-                    break;
+                    recording.changes.clear();
+                    return;
                 }
             }
         }
         if !recording.changes.is_empty() {
             recording.node.change_live(&recording.changes, recording.last);
             recording.changes.clear();
-        }
-        if recording.failed {
-            return;
         }
         if recording.full.is_empty() && mem::take(&mut recording.unconfirmed) {
             recording.confirm_mail();

@@ -20,6 +20,9 @@ use crate::messages::{
     encode_target,
 };
 
+/// Two varints.
+const MAX_DONE_BYTES: usize = 20;
+
 /// What the shard records, and what waits for it.
 ///
 /// Bounds: units that the journal refused wait here, and nobody may publish meanwhile, so that they
@@ -63,7 +66,7 @@ pub(super) struct Recording {
     pub(super) publish: CurrentPublish,
     /// Nothing new is taken.
     pub(super) nearly_full: bool,
-    /// Nothing is recorded any more, and nobody acknowledged.
+    /// A unit is lost: nothing is recorded any more, and nobody acknowledged.
     pub(super) failed: bool,
     /// Records and acknowledgements so far: whether a turn made any.
     pub(super) activity: u64,
@@ -190,7 +193,7 @@ impl Recording {
             true => (self.written_unit, journal.written()),
             false => (self.durable_unit, journal.durable()),
         };
-        unit <= last_unit && ticket <= last_ticket.get()
+        !self.failed && unit <= last_unit && ticket <= last_ticket.get()
     }
 
     /// Looks at what has become durable, and what others have confirmed.
@@ -238,9 +241,10 @@ impl Recording {
                 return;
             }
             self.close_open();
-            if self.gathering.batch.bytes() >= self.node.unit_bytes() {
-                self.complete();
-            }
+        }
+        let bytes = self.gathering.batch.bytes();
+        if bytes > 0 && bytes + message.size_bytes() > self.node.unit_bytes() {
+            self.complete();
         }
         let targets = mem::take(&mut self.spare_targets);
         let origin = self.publish.origin.map(|(origin, _)| origin);
@@ -296,6 +300,9 @@ impl Recording {
     /// Writes a record behind all that gathered so far.
     pub(super) fn push(&mut self, record: &Record<'_>) -> Relative {
         self.close_open();
+        if self.gathering.batch.bytes() >= self.node.unit_bytes() {
+            self.complete();
+        }
         let at = self.gathering.batch.push(|out| record.encode(out));
         self.gathering.last = Some(at);
         self.activity += 1;
@@ -311,6 +318,9 @@ impl Recording {
     /// Nothing is owed for a message any more: recorded at the end of the unit.
     #[inline]
     pub(super) fn done(&mut self, done: Done) {
+        if self.done.len() >= self.node.unit_bytes() / 8 / MAX_DONE_BYTES {
+            self.complete();
+        }
         self.done.push(done);
     }
 

@@ -1,11 +1,15 @@
 //! Full queues, members of share groups that end, and a journal that is behind.
 
+use mqtt::session::{Delivery, Draft, Message};
 use mqtt::wire::AckKind::{PubAck, PubRec, PubRel};
 use mqtt::wire::QoS::{AtLeastOnce, ExactlyOnce};
+
+use proptest::prelude::*;
 
 use super::kept::{Kept, publish_packet};
 use super::*;
 use crate::config::{DurabilityConfig, Level, QueueFull};
+use crate::messages::{Done, Record};
 
 fn levels() -> DurabilityConfig {
     DurabilityConfig { level: Level::Disk, topics: vec![("none/#".to_owned(), Level::None)] }
@@ -157,4 +161,89 @@ fn a_message_is_kept_until_the_next_members_is_recorded() {
     kept.crash();
     let reader = kept.connect("m");
     assert_eq!(kept.got(reader), ["pub a 2"]);
+}
+
+#[test]
+fn a_turn_makes_no_unit_that_is_too_large() {
+    let mut kept = Kept::new(1);
+    kept.sleeper("s", "t", ExactlyOnce);
+    let client = kept.connect("p");
+    let payload = "x".repeat(2_500);
+    let packet = |id| publish_packet(Version::V5, "t", &payload, ExactlyOnce, id, false);
+    let bytes: Vec<u8> = (1..26).flat_map(packet).collect();
+    kept.bench.send_bytes(client, &bytes);
+    kept.bench.run();
+    kept.sync();
+    assert_eq!(kept.got(client).len(), 25);
+}
+
+proptest! {
+    /// Whatever a turn records: the journal can take all of its units.
+    #[test]
+    fn all_units_fit_a_segment(
+        records in prop::collection::vec((0..3_u8, 0..32_000_usize, 1..400_u64), 1..60),
+    ) {
+        let mut kept = Kept::new(1);
+        let recording = kept.bench.shards[0].recording.as_mut().expect("there is a journal");
+        let generation = u64::MAX >> 1;
+        for (kind, bytes, count) in records {
+            match kind {
+                0 => {
+                    let message = message(bytes);
+                    prop_assume!(message.size_bytes() <= recording.node.max_message_bytes());
+                    let (qos, retain) = (AtLeastOnce, false);
+                    let ids = (0..count as u32 / 50).map(|id| u32::MAX - id).collect();
+                    let delivery = Delivery { qos, retain, subscription_ids: ids, share: None };
+                    for seq in 1..=count {
+                        recording.open(&message);
+                        recording.add_target(Done { generation, seq }, &delivery);
+                    }
+                }
+                1 => {
+                    let record = Record::Sent(Done { generation, seq: count });
+                    for _ in 0..count {
+                        recording.push(&record);
+                    }
+                }
+                _ => (1..=count).for_each(|seq| recording.done(Done { generation, seq })),
+            }
+        }
+        recording.complete();
+        for unit in &mut recording.full {
+            let result = recording.node.journal().append(&mut unit.batch, journal::Class::Always);
+            prop_assert!(result.is_ok(), "{:?}", result);
+        }
+    }
+}
+
+fn message(bytes: usize) -> Arc<Message> {
+    Arc::new(Message::keep(&Draft {
+        topic: "t",
+        payload: &vec![0; bytes],
+        owner: None,
+        properties: &[],
+        qos: AtLeastOnce,
+        retain: false,
+        expires_at_ms: None,
+        origin: 0,
+    }))
+}
+
+#[test]
+fn nothing_is_acknowledged_behind_a_unit_that_is_lost() {
+    let mut kept = Kept::new(1);
+    kept.sleeper("s", "t", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "p", true);
+    let bytes = publish_packet(Version::V5, "t", "a", AtLeastOnce, 1, false);
+    kept.bench.send_bytes(client, &bytes);
+    let recording = kept.bench.shards[0].recording.as_mut().expect("there is a journal");
+    recording.gathering.batch.push(|out| out.resize(70_000, 0));
+    kept.bench.run();
+    kept.sync();
+    let other = kept.bench.connect(Version::V5, "q", true);
+    kept.publish(other, "t", "b", AtLeastOnce, 1);
+    kept.sync();
+    assert_eq!([kept.got(client), kept.got(other)].concat(), NOTHING);
+    let state = kept.node.journal().state();
+    assert!(matches!(state, journal::State::Failed(_)), "{state:?}: the node goes on");
 }
