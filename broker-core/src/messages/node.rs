@@ -176,10 +176,16 @@ impl Messages {
         self.sessions[usize::from(shard)].load(Ordering::SeqCst) > 0
     }
 
+    /// A shard is about to append: no segment that it may get goes before it has counted what it
+    /// has there.
+    pub(crate) fn begin_append(&self, shard: u8) {
+        self.live.begin(shard, self.journal.segment_of(self.journal.usage().end));
+    }
+
     /// Changes what is live, `at` being the position of the latest record, and lets segments go
-    /// that nobody needs.
-    pub(crate) fn change_live(&self, changes: &[(u64, i64)], at: Position) {
-        if let Some(segment) = self.live.change(changes, self.journal.segment_of(at)) {
+    /// that nobody needs. All that the shard `appended` is counted with it.
+    pub(crate) fn change_live(&self, changes: &[(u64, i64)], at: Position, appended: Option<u8>) {
+        if let Some(segment) = self.live.change(changes, self.journal.segment_of(at), appended) {
             self.journal.release_before(self.journal.segment_start(segment));
         }
     }

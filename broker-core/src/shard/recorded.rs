@@ -296,7 +296,7 @@ impl Shard {
             entry.session.outgoing = Some(Box::new(outgoing));
             entry.session.incoming = incoming;
         }
-        node.change_live(&changes, Position::new(0));
+        node.change_live(&changes, Position::new(0), None);
         node.counted();
     }
 
@@ -308,6 +308,10 @@ impl Shard {
             recording.full.clear();
             recording.changes.clear();
             return;
+        }
+        let appends = !recording.full.is_empty();
+        if appends {
+            recording.node.begin_append(recording.shard);
         }
         while let Some(mut unit) = recording.full.pop_front() {
             let journal = recording.node.journal();
@@ -334,8 +338,9 @@ impl Shard {
                 }
             }
         }
-        if !recording.changes.is_empty() {
-            recording.node.change_live(&recording.changes, recording.last);
+        if appends || !recording.changes.is_empty() {
+            let appended = recording.full.is_empty().then_some(recording.shard);
+            recording.node.change_live(&recording.changes, recording.last, appended);
             recording.changes.clear();
         }
         if recording.full.is_empty() && mem::take(&mut recording.unconfirmed) {
