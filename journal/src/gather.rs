@@ -21,8 +21,8 @@ const KEPT_BUFFERS: usize = 3;
 
 /// The state that everybody shares.
 ///
-/// Bounds: the frames hold `max_waiting_bytes` (and a quarter of it for [`Class::Always`]) or a
-/// single batch; releases that wait are fewer than segments.
+/// Bounds: the frames hold `max_waiting_bytes` (and a quarter of it for [`Class::Always`]), and at most
+/// one batch more that is larger than that by itself; releases that wait are fewer than segments.
 pub(crate) struct Gather {
     options: Options,
     state: State,
@@ -173,8 +173,13 @@ impl Gather {
             Class::New => self.options.max_waiting_bytes,
             Class::Always => self.options.max_waiting_bytes / 4 * 5,
         };
-        // A batch that is larger than the bound is taken alone.
-        if self.waiting_bytes > 0 && self.waiting_bytes + bytes > max_waiting {
+        // Also a batch that is larger than the bound has to come in, and cannot wait until nothing
+        // else is there: others go on.
+        let is_busy = match bytes > max_waiting {
+            true => self.waiting_bytes >= max_waiting,
+            false => self.waiting_bytes + bytes > max_waiting,
+        };
+        if is_busy {
             return Err(Refused::Busy);
         }
         let next = match &self.open {

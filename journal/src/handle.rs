@@ -93,6 +93,11 @@ impl Journal {
         self.inner.house.notify();
     }
 
+    /// Ends the journal for all: who appends cannot go on. [`crate::Writer::run`] returns `reason`.
+    pub fn fail(&self, reason: &str) {
+        self.inner.fail(reason);
+    }
+
     /// Figures for metrics.
     pub fn usage(&self) -> Usage {
         self.inner.with(|gather| gather.usage())

@@ -1,6 +1,7 @@
 //! The one task that writes: one frame, one sync, then what gathered meanwhile.
 
 use std::collections::VecDeque;
+use std::io::Error;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use crate::format::{encode_frame_header, frame_crc};
 use crate::gather::Frame;
 use crate::handle::Inner;
 use crate::house::House;
+use crate::options::State;
 use crate::segment::{Segment, write_all};
 
 /// Writes what is appended. Dropping it instead of running it to its end makes the journal fail.
@@ -42,8 +44,8 @@ impl<R: Runtime> Writer<R> {
     /// the backend, and in the completion backends on the core, that opened the journal.
     ///
     /// # Errors
-    /// The first error of a write or a sync, which is final. [`crate::State::Failed`] is seen, and
-    /// those who watch are woken, before this returns.
+    /// The first error of a write or a sync, or what [`crate::Journal::fail`] was told. It is final:
+    /// [`State::Failed`] is seen, and those who watch are woken, before this returns.
     pub async fn run(self, stop: Shutdown) -> Result<(), JournalError> {
         let Self { guard, active, spares, next_id } = self;
         let inner = &guard.0;
@@ -60,7 +62,14 @@ impl<R: Runtime> Writer<R> {
             result
         };
         let (written, kept) = join(write, keep).await;
-        written.and(kept)
+        written.and(kept)?;
+        match inner.with(|gather| gather.state().clone()) {
+            // Neither of them did it: somebody who appends.
+            State::Failed(reason) => {
+                Err(JournalError::on("append to", &inner.dir)(Error::other(&*reason)))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

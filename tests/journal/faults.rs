@@ -10,7 +10,12 @@ use tempfile::TempDir;
 use crate::column::{in_each_column, run};
 use crate::tools::{Running, append, found, record, small};
 
-in_each_column!(an_error_is_final, an_error_beside_the_frames_is_final, short_writes_are_continued);
+in_each_column!(
+    an_error_is_final,
+    an_error_beside_the_frames_is_final,
+    short_writes_are_continued,
+    who_appends_may_end_it
+);
 
 fn an_error_is_final<R: Runtime>(options: &RunOptions) {
     run::<R, _, _>(options, || async {
@@ -52,6 +57,19 @@ fn an_error_beside_the_frames_is_final<R: Runtime>(options: &RunOptions) {
             running.end().await.expect_err("the writer ends with it");
             assert_eq!(append(&journal, &[record(3, 1)], Class::New), Err(Refused::Failed));
         }
+    });
+}
+
+fn who_appends_may_end_it<R: Runtime>(options: &RunOptions) {
+    run::<R, _, _>(options, || async {
+        let dir = TempDir::new().expect("a directory");
+        let running = Running::<R>::open(small(dir.path())).await;
+        running.commit(&[record(1, 100)]).await;
+        running.journal.fail("a unit is lost");
+        let journal = running.journal.clone();
+        let error = running.end().await.expect_err("the writer ends with it").to_string();
+        assert!(error.contains("a unit is lost"), "{error}");
+        assert_eq!(append(&journal, &[record(3, 1)], Class::Always), Err(Refused::Failed));
     });
 }
 

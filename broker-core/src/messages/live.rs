@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Counts of live records per segment, of all shards.
 ///
-/// Bound: one number per segment that is on disk.
+/// Bound: one number per segment that is on disk, and one per shard.
 #[derive(Debug)]
 pub(crate) struct Live {
     inner: Mutex<Inner>,
@@ -18,22 +18,38 @@ struct Inner {
     counts: VecDeque<i64>,
     /// Shards that have not counted yet what they found at start.
     uncounted: usize,
+    /// Per shard that appends what it has not counted yet: where that begins.
+    appending: Vec<Option<u64>>,
 }
 
 impl Live {
     /// Counts from segment `first` on; nothing is let go before `shards` have called
     /// [`Live::counted`].
     pub fn new(first: u64, shards: usize) -> Self {
-        let inner = Inner { first, counts: VecDeque::new(), uncounted: shards };
+        let appending = vec![None; shards];
+        let inner = Inner { first, counts: VecDeque::new(), uncounted: shards, appending };
         Self { inner: Mutex::new(inner) }
     }
 
-    /// Changes counts, (segment, by how many) each. The segment before which nothing is needed any
+    /// A shard is about to append, in `current` or behind it: from there on all is kept until it
+    /// has counted.
+    pub fn begin(&self, shard: u8, current: u64) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.appending[usize::from(shard)].get_or_insert(current);
+    }
+
+    /// Changes counts, (segment, by how many) each, after which all that the shard `appended` is
+    /// counted. The segment before which nothing is needed any
     /// more, where that may be news; `current` is the one that is written.
     ///
     /// The one before the current one is kept: it may hold messages that a publisher sends again,
     /// because the record of their being taken is not durable yet.
-    pub fn change(&self, changes: &[(u64, i64)], current: u64) -> Option<u64> {
+    pub fn change(
+        &self,
+        changes: &[(u64, i64)],
+        current: u64,
+        appended: Option<u8>,
+    ) -> Option<u64> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         for &(segment, by) in changes {
             let Some(at) = segment.checked_sub(inner.first) else { continue };
@@ -44,11 +60,15 @@ impl Live {
             inner.counts[at] += by;
             debug_assert!(inner.counts[at] >= 0, "more is done than was owed");
         }
+        if let Some(shard) = appended {
+            inner.appending[usize::from(shard)] = None;
+        }
         if inner.uncounted > 0 {
             return None;
         }
         let before = inner.first;
-        let end = current.saturating_sub(1);
+        let uncounted = inner.appending.iter().flatten().min();
+        let end = current.saturating_sub(1).min(uncounted.copied().unwrap_or(u64::MAX));
         while inner.first < end && inner.counts.front().is_none_or(|count| *count <= 0) {
             inner.counts.pop_front();
             inner.first += 1;
@@ -76,16 +96,30 @@ mod tests {
     #[test]
     fn segments_go_from_the_oldest_on_and_never_the_last_two() {
         let live = Live::new(3, 2);
-        assert_eq!(live.change(&[(3, 2), (4, 1)], 5), None);
-        assert_eq!(live.change(&[(3, -2)], 9), None, "not all have counted");
+        assert_eq!(live.change(&[(3, 2), (4, 1)], 5, None), None);
+        assert_eq!(live.change(&[(3, -2)], 9, None), None, "not all have counted");
         live.counted();
         live.counted();
-        assert_eq!(live.change(&[(6, 1)], 9), Some(4));
+        assert_eq!(live.change(&[(6, 1)], 9, None), Some(4));
         assert_eq!(live.records(), 2);
-        assert_eq!(live.change(&[], 9), None);
-        assert_eq!(live.change(&[(6, -1)], 9), None, "4 is needed");
-        assert_eq!(live.change(&[(4, -1)], 9), Some(8));
-        assert_eq!(live.change(&[(2, 1)], 9), None, "of a segment that is gone");
-        assert_eq!(live.change(&[(9, 1), (9, -1)], 10), Some(9));
+        assert_eq!(live.change(&[], 9, None), None);
+        assert_eq!(live.change(&[(6, -1)], 9, None), None, "4 is needed");
+        assert_eq!(live.change(&[(4, -1)], 9, None), Some(8));
+        assert_eq!(live.change(&[(2, 1)], 9, None), None, "of a segment that is gone");
+        assert_eq!(live.change(&[(9, 1), (9, -1)], 10, None), Some(9));
+    }
+
+    #[test]
+    fn what_is_appended_and_not_counted_is_kept() {
+        let live = Live::new(3, 2);
+        live.counted();
+        live.counted();
+        live.begin(0, 5);
+        live.begin(0, 7); // waits for room with the rest
+        live.begin(1, 8);
+        assert_eq!(live.change(&[], 9, Some(1)), Some(5));
+        assert_eq!(live.change(&[], 20, None), None, "the other one appended to 5");
+        assert_eq!(live.change(&[(6, 1)], 20, Some(0)), Some(6));
+        assert_eq!(live.change(&[(6, -1)], 20, None), Some(19));
     }
 }

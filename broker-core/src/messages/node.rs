@@ -187,10 +187,16 @@ impl Messages {
         self.sessions[usize::from(shard)].load(Ordering::SeqCst) > 0
     }
 
+    /// A shard is about to append: no segment that it may get goes before it has counted what it
+    /// has there.
+    pub(crate) fn begin_append(&self, shard: u8) {
+        self.live.begin(shard, self.journal.segment_of(self.journal.usage().end));
+    }
+
     /// Changes what is live, `at` being the position of the latest record, and lets segments go
-    /// that nobody needs.
-    pub(crate) fn change_live(&self, changes: &[(u64, i64)], at: Position) {
-        if let Some(segment) = self.live.change(changes, self.journal.segment_of(at)) {
+    /// that nobody needs. All that the shard `appended` is counted with it.
+    pub(crate) fn change_live(&self, changes: &[(u64, i64)], at: Position, appended: Option<u8>) {
+        if let Some(segment) = self.live.change(changes, self.journal.segment_of(at), appended) {
             self.journal.release_before(self.journal.segment_start(segment));
         }
     }
@@ -199,7 +205,7 @@ impl Messages {
     /// appended in order. All shards have counted: what nobody needs makes room for them.
     pub(crate) fn end_sessions(&self, generations: &[u64]) -> impl Iterator<Item = Batch> {
         let ended = generations.iter().flat_map(|&it| self.unsettled.end_publisher(it));
-        self.change_live(&ended.collect::<Vec<_>>(), self.journal.usage().end);
+        self.change_live(&ended.collect::<Vec<_>>(), self.journal.usage().end, None);
         generations.chunks(ENDED_PER_UNIT).map(|generations| {
             let mut batch = Batch::new();
             for &generation in generations {

@@ -23,6 +23,7 @@ mod fabric;
 mod fetch;
 mod guesses;
 mod held;
+mod hops;
 mod opening;
 mod outbox;
 mod owed;

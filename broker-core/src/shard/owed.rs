@@ -178,8 +178,8 @@ impl Shard {
     pub(super) fn done_after(&mut self, done: Done, place: Place, wait: Wait) {
         let Some(recording) = self.recording.as_mut() else { return };
         if wait.hops.is_empty() {
-            recording.dead(place);
-            return recording.done(done); // behind the other one's record
+            recording.done(done); // behind the other one's record
+            return recording.replaced(place);
         }
         let (conn, number, then) = (ConnKey(u32::MAX), 0, Afterwards::Done(done, place));
         recording.owe(One { conn, number, ack: None, then, wait });
@@ -268,29 +268,6 @@ impl Recording {
             self.push_taken(session, origin);
         }
         self.so_far()
-    }
-
-    /// All mail that others have not confirmed.
-    pub(super) fn hops_so_far(&self) -> SmallVec<[Hop; 2]> {
-        let kinds = [MailKind::First, MailKind::Forwarded];
-        let all = self.mail.iter().enumerate().flat_map(|(shard, counts)| {
-            kinds.map(|kind| Hop { shard: shard as u8, kind, number: counts.sent[kind as usize] })
-        });
-        all.filter(|hop| !hop.is_confirmed(self.shard, &self.node)).collect()
-    }
-
-    /// Tells other shards how much of their mail needs nothing any more but a sync.
-    pub(super) fn confirm_mail(&mut self) {
-        for (from, counts) in self.mail.iter_mut().enumerate() {
-            let first = counts.forwarded.front().map(|(number, _)| number - 1);
-            let upto = [first.unwrap_or(counts.received[0]), counts.received[1]];
-            for kind in [MailKind::First, MailKind::Forwarded] {
-                let upto = upto[kind as usize];
-                if upto > std::mem::replace(&mut counts.confirmed[kind as usize], upto) {
-                    self.node.confirm(from as u8, self.shard, kind, upto);
-                }
-            }
-        }
     }
 }
 

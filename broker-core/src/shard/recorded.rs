@@ -169,11 +169,11 @@ impl Shard {
                 }
                 Progress::Received { place, .. } if generation == 0 => recording.dead(place),
                 Progress::Received { seq, place } => {
-                    recording.dead(place);
                     let at = recording.push(&Record::Received(Done { generation, seq }));
                     let what = What::Received(seq);
                     let tell = Tell { session: key, generation, what, at: Some(at) };
                     recording.gathering.tell.push(tell);
+                    recording.replaced(place);
                 }
             }
         }
@@ -319,7 +319,7 @@ impl Shard {
             entry.session.outgoing = Some(Box::new(outgoing));
             entry.session.incoming = incoming;
         }
-        node.change_live(&changes, Position::new(0));
+        node.change_live(&changes, Position::new(0), None);
         node.counted();
     }
 
@@ -328,6 +328,15 @@ impl Shard {
         let ahead = self.read_ahead();
         let Self { recording: Some(recording), sessions, stats, .. } = self else { return };
         recording.complete();
+        if recording.failed {
+            recording.full.clear();
+            recording.changes.clear();
+            return;
+        }
+        let appends = !recording.full.is_empty();
+        if appends {
+            recording.node.begin_append(recording.shard);
+        }
         while let Some(mut unit) = recording.full.pop_front() {
             let journal = recording.node.journal();
             let class = if unit.publishes { Class::New } else { Class::Always };
@@ -347,20 +356,19 @@ impl Shard {
                 }
                 Err(refused) => {
                     // Nobody is acknowledged any more, and the node ends.
-                    if !mem::replace(&mut recording.failed, true) {
-                        tracing::error!(%refused, "messages cannot be recorded");
-                    }
+                    tracing::error!(%refused, "messages cannot be recorded");
+                    journal.fail(&format!("messages cannot be recorded: {refused}"));
+                    recording.failed = true;
                     recording.full.clear();
-                    break;
+                    recording.changes.clear();
+                    return;
                 }
             }
         }
-        if !recording.changes.is_empty() {
-            recording.node.change_live(&recording.changes, recording.last);
+        if appends || !recording.changes.is_empty() {
+            let appended = recording.full.is_empty().then_some(recording.shard);
+            recording.node.change_live(&recording.changes, recording.last, appended);
             recording.changes.clear();
-        }
-        if recording.failed {
-            return;
         }
         if recording.full.is_empty() && mem::take(&mut recording.unconfirmed) {
             recording.confirm_mail();

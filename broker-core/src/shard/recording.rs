@@ -12,6 +12,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::fetch::Fetching;
+use super::hops::MailCounts;
 use super::owed::{Hop, Owed, Wait};
 use super::{Entry, SessionKey};
 use crate::config::Level;
@@ -19,6 +20,9 @@ use crate::messages::{
     Done, MailKind, Messages, Origin, PublishHead, Record, encode_done, encode_publish,
     encode_target,
 };
+
+/// Two varints.
+const MAX_DONE_BYTES: usize = 20;
 
 /// What the shard records, and what waits for it.
 ///
@@ -64,7 +68,7 @@ pub(super) struct Recording {
     pub(super) publish: CurrentPublish,
     /// Nothing new is taken.
     pub(super) nearly_full: bool,
-    /// Nothing is recorded any more, and nobody acknowledged.
+    /// A unit is lost: nothing is recorded any more, and nobody acknowledged.
     pub(super) failed: bool,
     /// Records so far that take space: whether a turn made any. Those that free some (the client's
     /// acknowledgements, as many as messages in flight) stop nobody, or a full disk stayed full.
@@ -84,21 +88,13 @@ pub(super) struct CurrentPublish {
     pub(super) known: SmallVec<[SessionKey; 2]>,
 }
 
-/// Mail between this shard and another, by [`MailKind`].
-#[derive(Debug, Default)]
-pub(super) struct MailCounts {
-    pub(super) sent: [u64; 2],
-    pub(super) received: [u64; 2],
-    pub(super) confirmed: [u64; 2],
-    /// Mail of the first kind that was sent on, with what its confirmation waits for.
-    pub(super) forwarded: VecDeque<(u64, SmallVec<[Hop; 2]>)>,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Unit {
     pub(super) number: u64,
     pub(super) batch: Batch,
     pub(super) tell: Vec<Tell>,
+    /// Records that are of use until these are appended: what comes instead is among them.
+    pub(super) replaced: Vec<Place>,
     pub(super) last: Option<Relative>,
     /// There are new messages among its records.
     pub(super) publishes: bool,
@@ -201,7 +197,7 @@ impl Recording {
             true => (self.written_unit, journal.written()),
             false => (self.durable_unit, journal.durable()),
         };
-        unit <= last_unit && ticket <= last_ticket.get()
+        !self.failed && unit <= last_unit && ticket <= last_ticket.get()
     }
 
     /// Looks at what has become durable, and what others have confirmed.
@@ -249,9 +245,10 @@ impl Recording {
                 return;
             }
             self.close_open();
-            if self.gathering.batch.bytes() >= self.node.unit_bytes() {
-                self.complete();
-            }
+        }
+        let bytes = self.gathering.batch.bytes();
+        if bytes > 0 && bytes + message.size_bytes() > self.node.unit_bytes() {
+            self.complete();
         }
         let targets = mem::take(&mut self.spare_targets);
         let origin = self.publish.origin.map(|(origin, _)| origin);
@@ -271,9 +268,11 @@ impl Recording {
     }
 
     pub(super) fn take_back(&mut self, targets: usize) {
-        if let Some(open) = &mut self.open {
-            open.targets.truncate(targets);
-            open.count -= 1;
+        let Some(open) = &mut self.open else { return };
+        open.targets.truncate(targets);
+        open.count -= 1;
+        if open.count == 0 {
+            self.close_open(); // it is not the begin of a unit
         }
     }
 
@@ -305,6 +304,9 @@ impl Recording {
     /// Writes a record behind all that gathered so far.
     pub(super) fn push(&mut self, record: &Record<'_>) -> Relative {
         self.close_open();
+        if self.gathering.batch.bytes() >= self.node.unit_bytes() {
+            self.complete();
+        }
         let at = self.gathering.batch.push(|out| record.encode(out));
         self.gathering.last = Some(at);
         at
@@ -321,9 +323,13 @@ impl Recording {
     #[inline]
     pub(super) fn done(&mut self, done: Done) {
         // What a session recorded that has ended needs no end of its own.
-        if done.generation > 0 {
-            self.done.push(done);
+        if done.generation == 0 {
+            return;
         }
+        if self.done.len() >= self.node.unit_bytes() / 8 / MAX_DONE_BYTES {
+            self.complete();
+        }
+        self.done.push(done);
     }
 
     /// A record is of no use any more.
@@ -334,6 +340,13 @@ impl Recording {
         match self.changes.last_mut().filter(|(last, _)| *last == segment) {
             Some((_, change)) => *change -= 1,
             None => self.changes.push((segment, -1)),
+        }
+    }
+
+    /// A record is of no use any more once what gathers is appended.
+    pub(super) fn replaced(&mut self, place: Place) {
+        if place.position().is_some() {
+            self.gathering.replaced.push(place);
         }
     }
 
@@ -364,6 +377,7 @@ impl Recording {
         ahead: ReadAhead,
     ) -> usize {
         let (mut live, mut spilled) = (0, 0);
+        unit.replaced.drain(..).for_each(|place| self.dead(place));
         for Tell { session, generation, what, at } in unit.tell.drain(..) {
             if let What::Taken(id) = what {
                 self.changes.extend(self.node.unsettled().settle(Origin { generation, id }));
@@ -439,30 +453,6 @@ impl Recording {
             }
         }
         wait
-    }
-
-    /// Mail with the message at hand goes to another shard: how it is counted, if somebody waits for
-    /// what that one has to append.
-    pub(super) fn count_sent(&mut self, shard: u8) -> Option<MailKind> {
-        let kind = self.publish.tracked?;
-        if self.publish.level == Level::None || !self.node.has_sessions(shard) {
-            return None;
-        }
-        let number = &mut self.mail[usize::from(shard)].sent[kind as usize];
-        *number += 1;
-        self.publish.wait.hops.push(Hop { shard, kind, number: *number });
-        Some(kind)
-    }
-
-    /// Counted mail of another shard was handled; what was sent on waits for `wait`.
-    pub(super) fn count_received(&mut self, from: u8, kind: MailKind, wait: Wait) {
-        let counts = &mut self.mail[usize::from(from)];
-        let number = &mut counts.received[kind as usize];
-        *number += 1;
-        if !wait.hops.is_empty() {
-            counts.forwarded.push_back((*number, wait.hops));
-        }
-        self.unconfirmed = true;
     }
 
     /// Whether the session has the message at hand from before a crash, whose publisher did not hear

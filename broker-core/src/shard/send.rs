@@ -61,7 +61,7 @@ impl Shard {
                 self.note_sent(key);
             }
         }
-        self.note_progress(key);
+        self.note_progress(key); // also of those before one that has no record
         if has_stored && conn_key.is_some() {
             self.want(key);
         }

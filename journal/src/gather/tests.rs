@@ -167,3 +167,25 @@ fn segments_go_in_order_once_what_was_appended_is_durable() {
     assert_eq!(gather.release_one(), Some(6));
     assert!(matches!(gather.find(before(6)), Lookup::Released));
 }
+
+#[test]
+fn a_batch_above_the_bound_is_not_kept_out_by_small_ones() {
+    let mut gather = gather(1_000);
+    gather.options.max_waiting_bytes = 20 << 10;
+    let small = |gather: &mut Gather| gather.append(&mut batch(&[1_000]), Class::New);
+    while small(&mut gather).is_ok() {}
+    let mut large = batch(&[30_000]);
+    let mut taken = 0;
+    for _ in 0..20 {
+        // The others take all the room that there is before it comes again.
+        let _ = write(&mut gather).expect("something waits");
+        gather.finish();
+        while small(&mut gather).is_ok() {}
+        if !large.is_empty() && gather.append(&mut large, Class::New).is_ok() {
+            taken += 1;
+            assert!(gather.waiting_bytes() < (20 << 10) + 31_000);
+            assert_eq!(gather.append(&mut batch(&[30_000]), Class::New), Err(Refused::Busy));
+        }
+    }
+    assert_eq!(taken, 1);
+}
