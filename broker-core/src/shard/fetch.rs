@@ -65,11 +65,16 @@ impl Shard {
         let fetching = &mut recording.fetching;
         if !fetching.handed_on.is_empty() && !fetching.reading_handed_on {
             fetching.reading_handed_on = true;
-            let stored = |(_, owed): &(u64, Owed)| match owed {
-                Owed::Stored(reference) => Some((reference.seq, reference.place)),
-                Owed::Here(_) => None,
-            };
-            let wanted = fetching.handed_on.iter().map_while(stored).take(ahead.messages).collect();
+            let mut wanted = Vec::new();
+            let mut bytes = 0;
+            for (_, owed) in fetching.handed_on.iter().take(ahead.messages) {
+                let Owed::Stored(reference) = owed else { break };
+                bytes += reference.size_bytes();
+                if !wanted.is_empty() && bytes > ahead.bytes {
+                    break;
+                }
+                wanted.push((reference.seq, reference.place));
+            }
             return Some(Fetch { session: None, wanted });
         }
         while let Some((key, number)) = fetching.sessions.pop_front() {
