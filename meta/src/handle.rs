@@ -17,7 +17,7 @@ use crate::record::NodeId;
 use crate::state::Effect;
 use crate::status::Status;
 use crate::steps::Steps;
-use crate::store::{Store, View};
+use crate::store::{Frozen, Store, StoreError, View};
 
 /// Proposals waiting for the raft task; further ones wait in their senders.
 const MAX_WAITING_REQUESTS: usize = 16_384;
@@ -209,6 +209,14 @@ impl Handle {
     /// Where the time of applying goes.
     pub fn steps(&self) -> &Steps {
         &self.inner.steps
+    }
+
+    /// Everything as it is at this moment, as files to be copied: for backups. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As the store says.
+    pub fn freeze(&self) -> Result<Frozen, StoreError> {
+        self.inner.store.freeze()
     }
 
     pub(crate) fn tell(&self, effects: &[Effect]) {
