@@ -1,7 +1,9 @@
 //! Prometheus' text format.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use broker_core::Messages;
 use broker_core::stats::{Kind, Metric, Snapshot};
 use rt_abstract::os::ProcessUsage;
 
@@ -10,18 +12,20 @@ use crate::ServerInfo;
 /// The content type of [`render`]'s text.
 pub(crate) const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics: each of the broker's per shard, then what is known about the process.
-pub(crate) fn render(shards: &[Snapshot], info: &ServerInfo, process: ProcessUsage) -> String {
+/// All metrics: each of the broker's per shard, then what is known about the journal and the process.
+pub(crate) fn render(
+    shards: &[Snapshot],
+    info: &ServerInfo,
+    process: ProcessUsage,
+    messages: Option<&Arc<Messages>>,
+) -> String {
     let mut out = String::with_capacity(4096 + shards.len() * 2048);
     let shards: Vec<Vec<Metric>> = shards.iter().map(|shard| shard.metrics().collect()).collect();
     for (index, Metric { name, kind, help, .. }) in shards.iter().flatten().enumerate() {
         if index == shards[0].len() {
             break; // every shard has the same metrics
         }
-        let (kind, suffix) = match kind {
-            Kind::Counter => ("counter", "_total"),
-            Kind::Gauge => ("gauge", ""),
-        };
+        let (kind, suffix) = kind_of(*kind);
         head(&mut out, &format!("gearbox_{name}{suffix}"), kind, help);
         for (shard, metrics) in shards.iter().enumerate() {
             let value = metrics[index].value;
@@ -36,6 +40,13 @@ pub(crate) fn render(shards: &[Snapshot], info: &ServerInfo, process: ProcessUsa
             info.version, info.runtime, info.scheduler, info.driver
         ),
     );
+    if let Some(messages) = messages {
+        for Metric { name, kind, help, value } in messages.metrics() {
+            let (kind, suffix) = kind_of(kind);
+            head(&mut out, &format!("gearbox_{name}{suffix}"), kind, help);
+            line(&mut out, format_args!("gearbox_{name}{suffix} {value}"));
+        }
+    }
     let started = info.started_ms as f64 / 1000.0;
     head(&mut out, "process_start_time_seconds", "gauge", "Start, in seconds since 1970");
     line(&mut out, format_args!("process_start_time_seconds {started}"));
@@ -48,6 +59,13 @@ pub(crate) fn render(shards: &[Snapshot], info: &ServerInfo, process: ProcessUsa
         line(&mut out, format_args!("process_cpu_seconds_total {seconds}"));
     }
     out
+}
+
+fn kind_of(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Counter => ("counter", "_total"),
+        Kind::Gauge => ("gauge", ""),
+    }
 }
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
@@ -82,7 +100,7 @@ pub(crate) mod tests {
             Snapshot { messages_sent: 7, ..Snapshot::default() },
         ];
         let process = ProcessUsage { resident_bytes: Some(4096), cpu_seconds: Some(0.5) };
-        let text = render(&shards, &info(), process);
+        let text = render(&shards, &info(), process, None);
         for line in [
             "# TYPE gearbox_connections gauge",
             "gearbox_connections{shard=\"0\"} 3",
@@ -103,6 +121,6 @@ pub(crate) mod tests {
 
     #[test]
     fn no_shards_is_no_panic() {
-        assert!(render(&[], &info(), ProcessUsage::default()).contains("gearbox_info"));
+        assert!(render(&[], &info(), ProcessUsage::default(), None).contains("gearbox_info"));
     }
 }

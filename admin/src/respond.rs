@@ -27,7 +27,7 @@ pub(crate) fn respond(
         "/health" if !node.is_serving() => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         "/health" => text(StatusCode::OK, "ok\n"),
         "/metrics" => {
-            let body = metrics::render(&node.stats(), info, os::process_usage());
+            let body = metrics::render(&node.stats(), info, os::process_usage(), node.messages());
             let mut response = text(StatusCode::OK, body);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::TYPE));
             response

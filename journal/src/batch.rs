@@ -89,6 +89,11 @@ impl Appended {
         Self { ticket, base }
     }
 
+    /// Where the first record lies, or would lie.
+    pub fn base(&self) -> Position {
+        self.base
+    }
+
     /// Where a record of the batch lies.
     pub fn at(&self, relative: Relative) -> Position {
         self.base.plus(u64::from(relative.0))

@@ -425,3 +425,6 @@ enum Place {
     /// In a new one.
     New { segment: u64, offset: u64 },
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,8 @@ impl Broker {
             .args(["serve", "--runtime", column.runtime, "--scheduler", column.scheduler])
             .args(["--shards", &options.shards.to_string()])
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            // Segments are written in full when they are made.
+            .env("GEARBOX_JOURNAL__SEGMENT_BYTES", "1048576")
             .envs(options.environment.iter().copied());
         match options.data_dir {
             Some(dir) => command.arg("--data-dir").arg(dir),

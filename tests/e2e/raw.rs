@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 pub const CONNACK: u8 = 0x20;
 pub const PUBLISH: u8 = 0x30;
 pub const PUBACK: u8 = 0x40;
+pub const PUBREC: u8 = 0x50;
+pub const PUBREL: u8 = 0x62;
+pub const PUBCOMP: u8 = 0x70;
+/// The flag of a PUBLISH that was sent before.
+pub const DUP: u8 = 0x08;
 /// The flag of a retained PUBLISH.
 pub const RETAIN: u8 = 0x01;
 pub const SUBACK: u8 = 0x90;
@@ -283,6 +288,11 @@ pub fn publish_raw(
     }
     body.extend_from_slice(payload);
     packet(head, &body)
+}
+
+/// PUBACK, PUBREC, PUBREL or PUBCOMP by its first byte.
+pub fn ack(head: u8, id: u16) -> Vec<u8> {
+    packet(head, &id.to_be_bytes())
 }
 
 /// SUBSCRIBE of one filter with its options byte.

@@ -7,7 +7,9 @@ use rt_abstract::{RunOptions, Runtime};
 use tempfile::TempDir;
 
 use crate::column::{in_each_column, run};
-use crate::tools::{Running, SEGMENT_BYTES, append, found, found_from, place, record, small};
+use crate::tools::{
+    Running, SEGMENT_BYTES, append, found, found_from, in_fallback_too, place, record, small,
+};
 
 in_each_column!(
     what_is_appended_comes_back,
@@ -19,6 +21,7 @@ in_each_column!(
     a_writer_that_is_dropped_is_a_failure,
     a_visitor_that_fails_is_quoted,
 );
+in_fallback_too!(what_is_appended_comes_back, one_sync_serves_all);
 
 fn what_is_appended_comes_back<R: Runtime>(options: &RunOptions) {
     run::<R, _, _>(options, || async {

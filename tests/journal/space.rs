@@ -16,6 +16,7 @@ in_each_column!(
     nothing_is_released_before_what_releases_it_is_durable,
     a_full_disk_refuses_what_is_new,
     space_that_returns_is_noticed,
+    a_restart_keeps_what_was_prepared,
     what_was_being_made_is_removed,
     a_larger_segment_size_is_for_an_empty_journal,
 );
@@ -151,6 +152,21 @@ fn space_that_returns_is_noticed<R: Runtime>(options: &RunOptions) {
         running.commit(&[record(0, 5_000)]).await;
         running.stop().await.expect("ends well");
         assert_eq!(files(dir.path(), ".new"), 0);
+    });
+}
+
+fn a_restart_keeps_what_was_prepared<R: Runtime>(options: &RunOptions) {
+    run::<R, _, _>(options, || async {
+        let dir = TempDir::new().expect("a directory");
+        for _ in 0..3 {
+            let running = Running::<R>::open(small(dir.path())).await;
+            running.until(|journal| journal.usage().spares == 2).await;
+            running.commit(&[record(0, 5_000)]).await;
+            running.stop().await.expect("ends well");
+            let opened = journal::open::<R>(small(dir.path()), None, |_, _| Ok(())).await;
+            assert_eq!(opened.expect("opens").0.usage().spares, 2);
+            assert_eq!(files(dir.path(), ".log") + files(dir.path(), ".spare"), 3);
+        }
     });
 }
 

@@ -14,6 +14,33 @@ pub const SEGMENT_BYTES: u64 = 64 << 10;
 /// A record and where it lies.
 pub type Record = (Position, Vec<u8>);
 
+/// As `in_each_column`, for the readiness drivers of the completion backends.
+macro_rules! in_fallback_too {
+    ($($case:ident),+ $(,)?) => {
+        #[cfg(feature = "rt-monoio")]
+        mod monoio_fallback {
+            $(#[test]
+            fn $case() {
+                super::$case::<rt_monoio::Monoio>(&rt_abstract::RunOptions {
+                    force_fallback: true,
+                    ..rt_abstract::RunOptions::default()
+                });
+            })+
+        }
+        #[cfg(feature = "rt-compio")]
+        mod compio_fallback {
+            $(#[test]
+            fn $case() {
+                super::$case::<rt_compio::Compio>(&rt_abstract::RunOptions {
+                    force_fallback: true,
+                    ..rt_abstract::RunOptions::default()
+                });
+            })+
+        }
+    };
+}
+pub(crate) use in_fallback_too;
+
 /// Small segments, so that a case meets several.
 pub fn small(dir: &Path) -> Options {
     Options {

@@ -10,6 +10,7 @@ use rt_abstract::Notify;
 
 use super::live::Live;
 use crate::config::{DurabilityConfig, Level};
+use crate::stats::{Kind, Metric};
 
 /// A unit of records is appended when it has grown to this, also in the middle of a turn; to a
 /// fourth of a segment where that is less.
@@ -67,6 +68,34 @@ impl Messages {
     /// Records that are still owed to somebody.
     pub fn live_records(&self) -> u64 {
         self.live.records()
+    }
+
+    /// What there is to be known about the journal.
+    pub fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
+        let usage = self.usage();
+        let metric = |kind, name, help, value| Metric { name, kind, help, value };
+        let gauge = |name, help, value| metric(Kind::Gauge, name, help, value);
+        let counter = |name, help, value| metric(Kind::Counter, name, help, value);
+        [
+            gauge("journal_segments", "Segments of the journal in use", usage.segments),
+            gauge(
+                "journal_disk_bytes",
+                "Size of the journal, spare segments included",
+                usage.disk_bytes,
+            ),
+            gauge(
+                "journal_waiting_bytes",
+                "Bytes recorded and not on the disk",
+                usage.waiting_bytes,
+            ),
+            gauge("journal_live_records", "Records that somebody is owed", self.live_records()),
+            counter("journal_batches", "Batches of records", usage.batches),
+            counter("journal_records", "Records", usage.records),
+            counter("journal_syncs", "Syncs of the journal", usage.syncs),
+            counter("journal_synced_bytes", "Bytes synced, padding included", usage.synced_bytes),
+            counter("journal_refused", "Batches that had to wait for room", usage.refused),
+        ]
+        .into_iter()
     }
 
     pub(crate) fn journal(&self) -> &Journal {

@@ -208,6 +208,7 @@ impl Shard {
     /// the clients did not vanish.
     pub fn shut_down(&mut self, now_ms: u64) {
         self.draining = true;
+        self.record_sent();
         let keys: Vec<ConnKey> = self.conns.iter().map(|(at, _)| ConnKey(at as u32)).collect();
         for key in keys {
             self.say_disconnect(key, ReasonCode::ServerShuttingDown);

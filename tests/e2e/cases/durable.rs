@@ -190,6 +190,7 @@ fn full_disk(column: &Column) {
          rm data/ballast && exec {serve}"
     );
     let mut command = Command::new("unshare");
+    command.env("GEARBOX_JOURNAL__SEGMENT_BYTES", "65536");
     command.current_dir(folder.path()).args([namespace, "sh", "-c", &script]);
     let mut process = Process::start(&format!("full disk [{}]", column.name), &mut command);
     let ready = |line: &str| -> Option<SocketAddr> {

@@ -7,6 +7,7 @@ mod conformance;
 mod durable;
 mod hostile;
 mod lifecycle;
+mod messages;
 mod metrics;
 mod mosquitto;
 mod paho;
@@ -23,6 +24,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         cluster::CASES,
         durable::CASES,
         hostile::CASES,
+        messages::CASES,
         lifecycle::CASES,
         rumqtt::CASES,
         mosquitto::CASES,

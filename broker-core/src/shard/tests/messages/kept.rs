@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use journal::testing::{FakeDisk, fake};
 use journal::Options;
+use journal::testing::{FakeDisk, fake};
 use meta::command::Reply;
 use meta::record::{SessionRecord, StoredSubscription};
 use meta::store::MemoryStore;
@@ -211,7 +211,8 @@ impl Kept {
 
 fn start(shards: usize, levels: &DurabilityConfig) -> (Bench, FakeDisk, Arc<Messages>) {
     let mut bench = Bench::with(shards, Limits::default());
-    let options = Options { segment_bytes: SEGMENT_BYTES, max_batch_bytes: 16 << 10, ..Options::new("") };
+    let options =
+        Options { segment_bytes: SEGMENT_BYTES, max_batch_bytes: 16 << 10, ..Options::new("") };
     let (journal, disk) = fake(options);
     let node = Arc::new(Messages::new(journal, shards, levels.clone()));
     for shard in &mut bench.shards {

@@ -187,7 +187,9 @@ impl World {
                         reader.owes.push((AckKind::PubRec, id));
                         let known = reader.held.insert(id, payload.clone());
                         match known {
-                            Some(known) => assert_eq!(known, payload, "an identifier means another"),
+                            Some(known) => {
+                                assert_eq!(known, payload, "an identifier means another")
+                            }
                             None => reader.delivered.push((payload, true)),
                         }
                     } else {
@@ -267,7 +269,8 @@ impl World {
             for reader in &self.readers {
                 let (mut last, mut seen) = (0, BTreeMap::<&str, usize>::new());
                 let own = format!("{who}-");
-                for (payload, twice) in reader.delivered.iter().filter(|it| it.0.starts_with(&own)) {
+                for (payload, twice) in reader.delivered.iter().filter(|it| it.0.starts_with(&own))
+                {
                     *seen.entry(payload).or_default() += 1;
                     let number: u32 = payload[own.len()..].parse().expect("a number");
                     // At QoS 1 earlier ones may come again.

@@ -26,10 +26,17 @@ fn acknowledgements_wait_for_the_disk_in_their_order() {
     assert_eq!(kept.got(client), NOTHING);
     let quick = kept.bench.connect(Version::V5, "q", true);
     kept.publish(quick, "other", "x", AtLeastOnce, 1);
-    assert_eq!(kept.got(quick), ["PubAck 1 NoMatchingSubscribers"], "another's wait is not its own");
+    assert_eq!(
+        kept.got(quick),
+        ["PubAck 1 NoMatchingSubscribers"],
+        "another's wait is not its own"
+    );
     kept.sync();
     let no = "NoMatchingSubscribers";
-    assert_eq!(kept.got(client), ["PubAck 2", &format!("PubAck 3 {no}"), &format!("PubRec 4 {no}")]);
+    assert_eq!(
+        kept.got(client),
+        ["PubAck 2", &format!("PubAck 3 {no}"), &format!("PubRec 4 {no}")]
+    );
 }
 
 #[test]
@@ -213,8 +220,11 @@ fn exactly_once_over_shards_whatever_part_a_crash_leaves() {
         for shard in 0..2 {
             let name = kept.bench.name_on(shard, "s");
             let reader = kept.connect(&name);
-            let payloads: Vec<_> =
-                kept.got(reader).iter().map(|got| got.split(' ').nth(1).unwrap().to_owned()).collect();
+            let payloads: Vec<_> = kept
+                .got(reader)
+                .iter()
+                .map(|got| got.split(' ').nth(1).unwrap().to_owned())
+                .collect();
             assert_eq!(payloads, ["a", "b"], "shard {shard}, {parts} parts were durable");
         }
     }
