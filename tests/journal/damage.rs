@@ -220,7 +220,8 @@ fn a_sound_journal_is_only_looked_at<R: Runtime>(options: &RunOptions) {
         let repaired = repair::<R>(dir).await.expect("has nothing to do");
         assert_eq!((repaired.set_aside, repaired.report), (Vec::new(), report));
         assert_eq!(files(dir), before);
-        let missing = inspect::<R>(&dir.join("missing"), |_, _| {}).await.expect_err("is not there");
+        let missing =
+            inspect::<R>(&dir.join("missing"), |_, _| {}).await.expect_err("is not there");
         assert!(missing.to_string().contains("missing"), "{missing}");
     });
 }

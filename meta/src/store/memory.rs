@@ -8,9 +8,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{
-    Batch, Change, Checkpoint, Family, Frozen, Record, Store, StoreError, View, Visitor,
-};
+use super::{Batch, Change, Checkpoint, Family, Frozen, Record, Store, StoreError, View, Visitor};
 
 /// See the module's head. Without [`Fault`]s, syncs cost next to nothing.
 #[derive(Default)]

@@ -24,9 +24,7 @@ use rocksdb::{
     MultiThreaded, Options, WriteBatch,
 };
 
-use super::{
-    Batch, Change, Checkpoint, Family, Frozen, Record, Store, StoreError, View, Visitor,
-};
+use super::{Batch, Change, Checkpoint, Family, Frozen, Record, Store, StoreError, View, Visitor};
 use crate::codec;
 use crate::record::NodeId;
 use view::{DbView, OwnedCheckpoint};
