@@ -27,8 +27,8 @@ pub(super) async fn copy<R: Runtime>(
     max_bytes: u64,
     bound: &Bound<'_>,
 ) -> Result<FileEntry, BackupError> {
-    let Some(text) = name.to_str() else {
-        return refused(format!("{} has a name that is not text", from.display()));
+    let Some(text) = name.to_str().filter(|text| !text.contains(char::is_control)) else {
+        return refused(format!("{} has a name that is not plain text", from.display()));
     };
     let to = dir.join(name);
     let source = R::open(from, READ).await.map_err(on("open", from))?;
