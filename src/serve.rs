@@ -101,8 +101,13 @@ impl Visit for Run {
             .map(|server| raft.start_thread::<R, _>(node.shutdown().clone(), run_raft::<R>(server)))
             .transpose()?
             .flatten();
-        let journal_thread =
-            journal.start_thread::<R, _>(node.shutdown().clone(), run_journal::<R>(&node))?;
+        let journal_thread = match node.config().journal {
+            Some(_) => {
+                let writer = run_journal::<R>(&node);
+                journal.start_thread::<R, _>(node.shutdown().clone(), writer)?
+            }
+            None => None,
+        };
         let assembly = Arc::new(Assembly {
             raft,
             server,
@@ -214,8 +219,10 @@ async fn shard<R: Runtime>(assembly: Arc<Assembly>, core: Core) -> Result<(), St
         raft = take(&assembly.server).and_then(|server| {
             assembly.raft.start_task::<R, _>(node.shutdown().clone(), run_raft::<R>(server))
         });
-        let writer = run_journal::<R>(node);
-        journal = assembly.journal.start_task::<R, _>(node.shutdown().clone(), writer);
+        if node.config().journal.is_some() {
+            let writer = run_journal::<R>(node);
+            journal = assembly.journal.start_task::<R, _>(node.shutdown().clone(), writer);
+        }
     }
     let ready = assembly.clone();
     let result = broker_core::serve::<R>(assembly.node.clone(), core, move || {

@@ -39,6 +39,8 @@ pub struct Messages {
     confirmed: Vec<AtomicU64>,
     /// Sessions that outlive the process, per shard.
     sessions: Vec<AtomicUsize>,
+    /// The same, of all shards.
+    all_sessions: AtomicUsize,
     /// Wakes the task of a shard that looks at what has become durable or was confirmed.
     wakes: Vec<Arc<Notify>>,
 }
@@ -55,6 +57,7 @@ impl Messages {
             shards,
             confirmed: (0..shards * shards * KINDS).map(|_| AtomicU64::new(0)).collect(),
             sessions: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+            all_sessions: AtomicUsize::new(0),
             wakes,
             journal,
         }
@@ -147,11 +150,18 @@ impl Messages {
     /// Counts a session that outlives the process in or out. In before it can be subscribed: who
     /// finds its subscription finds it counted.
     pub(crate) fn count_session(&self, shard: u8, more: bool) {
-        let sessions = &self.sessions[usize::from(shard)];
-        match more {
-            true => sessions.fetch_add(1, Ordering::SeqCst),
-            false => sessions.fetch_sub(1, Ordering::SeqCst),
-        };
+        for sessions in [&self.sessions[usize::from(shard)], &self.all_sessions] {
+            match more {
+                true => sessions.fetch_add(1, Ordering::SeqCst),
+                false => sessions.fetch_sub(1, Ordering::SeqCst),
+            };
+        }
+    }
+
+    /// Whether there is one at all: without, nothing is recorded and nobody waits.
+    #[inline]
+    pub(crate) fn has_any_session(&self) -> bool {
+        self.all_sessions.load(Ordering::SeqCst) > 0
     }
 
     /// Whether a shard has any.

@@ -115,7 +115,10 @@ fn what_is_no_record_is_told_apart() {
     invalid(b"\x11\x01\x01t\x00\x00\x01\x00\x01\x01", "delivery");
 }
 
-fn targets() -> impl Strategy<Value = Vec<(u64, u64, bool, bool, Vec<u32>, Option<String>)>> {
+/// Session, number, QoS 2, retain, identifiers, share.
+type Parts = (u64, u64, bool, bool, Vec<u32>, Option<String>);
+
+fn targets() -> impl Strategy<Value = Vec<Parts>> {
     let share = prop::option::of("\\$share/[a-z]{1,3}/[a-z#]{1,5}");
     let ids = prop::collection::vec(any::<u32>(), 0..4);
     let one = (1..u64::MAX, 1..u64::MAX >> 1, any::<bool>(), any::<bool>(), ids, share);

@@ -10,12 +10,14 @@ use crate::messages::{Messages, Replay};
 use crate::node::Node;
 
 /// Opens the journal of the node's configuration, gives its shards what is in it, and writes it
-/// until `stop`. Returns at once when there is none.
+/// until `stop`. There must be one.
 ///
 /// # Errors
 /// Damage, and what the disk said, which is final: nothing is acknowledged after it.
 pub async fn run_journal<R: Runtime>(node: Arc<Node>, stop: Shutdown) -> Result<(), String> {
-    let Some(options) = node.config().journal.clone() else { return Ok(()) };
+    let Some(options) = node.config().journal.clone() else {
+        return Err("there is no journal to be run".into());
+    };
     let mut replay = Replay::new(R::wall_clock_ms().saturating_sub(R::now().as_millis()));
     let visit = |position: journal::Position, record: &[u8]| replay.visit(position.get(), record);
     let (journal, writer) =

@@ -96,8 +96,8 @@ impl Shard {
         retaining: Retaining,
         now_ms: u64,
     ) -> (bool, Wait, Afterwards) {
-        let (Some((session, id, dup)), Some(recording)) = (exchange, self.recording.as_mut())
-        else {
+        let recording = self.recording.as_ref().filter(|it| it.node.has_any_session());
+        let (Some((session, id, dup)), Some(recording)) = (exchange, recording) else {
             return (
                 self.publish_as(draft, retaining, now_ms),
                 Wait::default(),

@@ -302,7 +302,14 @@ impl Shard {
         let Self { recording: Some(recording), sessions, .. } = self else { return };
         recording.complete();
         while let Some(mut unit) = recording.full.pop_front() {
-            match recording.node.journal().append(&mut unit.batch, Class::Always) {
+            let journal = recording.node.journal();
+            let class = if unit.publishes { Class::New } else { Class::Always };
+            let mut result = journal.append(&mut unit.batch, class);
+            if result == Err(Refused::NearlyFull) {
+                // Taken before that was known: others are refused already.
+                result = journal.append(&mut unit.batch, Class::Always);
+            }
+            match result {
                 Ok(appended) => recording.appended(unit, appended, sessions),
                 Err(Refused::Busy | Refused::NearlyFull | Refused::Full) => {
                     recording.full.push_front(unit);

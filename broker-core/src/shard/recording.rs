@@ -97,6 +97,8 @@ pub(super) struct Unit {
     pub(super) batch: Batch,
     pub(super) tell: Vec<Tell>,
     pub(super) last: Option<Relative>,
+    /// There are new messages among its records.
+    pub(super) publishes: bool,
 }
 
 /// Who is told where a record lies.
@@ -293,7 +295,7 @@ impl Recording {
             };
             let unit = &mut self.gathering;
             let at = unit.batch.push(|out| encode_publish(&head, count, &targets, out));
-            unit.last = Some(at);
+            (unit.last, unit.publishes) = (Some(at), true);
             for tell in unit.tell.iter_mut().rev().take_while(|tell| tell.at.is_none()) {
                 tell.at = Some(at);
             }
@@ -384,6 +386,7 @@ impl Recording {
         }
         let (number, ticket) = (unit.number, appended.ticket.get());
         self.appended.push_back(UnitPlace { number, ticket, end: Place::at(self.last.get() + 1) });
+        unit.publishes = false;
         self.spare_unit = Some(unit);
     }
 
