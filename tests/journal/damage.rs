@@ -61,7 +61,8 @@ fn damage_in_the_middle_is_refused_and_repaired<R: Runtime>(options: &RunOptions
             };
             assert_eq!((named, *at), (&path, offset - 48));
             assert_eq!(lost.records, (all.len() - hit - 1) as u64, "all but the damaged one");
-            assert!(lost.bytes >= lost.records * 5_000 && lost.frames == lost.records, "{lost:?}");
+            assert!(lost.bytes > (lost.records - 1) * 5_000, "{lost:?}"); // the last one is short
+            assert_eq!(lost.frames, lost.records);
             assert_eq!(files(dir), before, "neither changes anything");
 
             let repaired = repair::<R>(dir).await.expect("repairs");

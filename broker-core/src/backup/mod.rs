@@ -67,13 +67,14 @@ struct Bound<'a> {
 }
 
 /// Writes a backup of `node` to `dir`, an absolute path that is not there or an empty directory.
-/// Everything that was acknowledged before the call is in it. Meanwhile the node goes on; only the
-/// journal frees no space until it is copied.
+/// What was acknowledged before the call is in it: all metadata of the cluster, and the messages of
+/// this node. Meanwhile the node goes on; only the journal frees no space until it is copied.
 ///
 /// After an error `dir` may hold an incomplete backup, without a manifest.
 ///
 /// # Errors
-/// Nothing is kept that could be copied, the node is not serving yet or ends, the disk is nearly full,
+/// Nothing is kept that could be copied, the node is not serving yet or ends, the metadata has no
+/// leader, the disk is nearly full,
 /// it took more than an hour, what is copied is damaged, or the system said no.
 pub async fn back_up<R: Runtime>(node: &Node, dir: &Path) -> Result<Manifest, BackupError> {
     let (Some(meta), Some(messages)) = (node.meta(), node.messages()) else {
@@ -110,6 +111,8 @@ pub async fn back_up<R: Runtime>(node: &Node, dir: &Path) -> Result<Manifest, Ba
         return refused(format!("the journal is damaged: {name} at byte {offset} ({reason})"));
     }
 
+    // What other nodes have acknowledged is in it as well.
+    meta.linearize().await.map_err(|error| BackupError::Refused(error.to_string()))?;
     let bound = Bound { journal: None, ..bound };
     let handle = meta.clone();
     let frozen = R::spawn_blocking(move || handle.freeze()).await;

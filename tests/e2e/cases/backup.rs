@@ -42,12 +42,14 @@ fn gearbox(column: &Column, args: &[&str], paths: &[(&str, &Path)]) -> (Option<i
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-fn back_up(column: &Column, broker: &Broker, to: &Path) -> (Option<i32>, String) {
+/// Has a running broker write a backup: exit code, and what was said.
+pub fn back_up(column: &Column, broker: &Broker, to: &Path) -> (Option<i32>, String) {
     let admin = broker.admin.to_string();
     gearbox(column, &["ctl", "--admin", &admin, "backup"], &[("", to)])
 }
 
-fn restore(column: &Column, from: &Path, to: &Path) -> (Option<i32>, String) {
+/// Makes a data directory from a backup, in the same way.
+pub fn restore(column: &Column, from: &Path, to: &Path) -> (Option<i32>, String) {
     gearbox(column, &["restore"], &[("--from", from), ("--data-dir", to)])
 }
 
