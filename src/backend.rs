@@ -55,6 +55,12 @@ impl Backend {
         }
     }
 
+    /// The one for tools, which need no speed and should run everywhere: tokio, if it is there.
+    pub fn for_tools() -> Option<Self> {
+        let compiled_in = |backend: &Self| backend.probe().is_some();
+        Self::ALL.into_iter().find(compiled_in)
+    }
+
     /// What it can do here; `None` when it was not compiled in.
     pub fn probe(self) -> Option<Probe> {
         struct Ask;

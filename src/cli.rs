@@ -36,6 +36,32 @@ pub enum Command {
     },
     /// Ask a running broker, or have it do something, through its admin address
     Ctl(CtlArgs),
+    /// Say whether a data directory is sound, and cut a damaged journal
+    Repair(RepairArgs),
+    /// Make a data directory from a backup
+    Restore(RestoreArgs),
+}
+
+/// Arguments of `gearbox repair`.
+#[derive(Debug, Args)]
+pub struct RepairArgs {
+    /// The data directory; no broker may run on it
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Cut the journal at its first damage; what is cut off is kept in files called *.damaged
+    #[arg(long)]
+    pub write: bool,
+}
+
+/// Arguments of `gearbox restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The backup, as `gearbox ctl backup` wrote it
+    #[arg(long, value_name = "DIR")]
+    pub from: PathBuf,
+    /// The new data directory; it must be empty or not there
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
 }
 
 /// Arguments of `gearbox ctl`.
@@ -69,6 +95,12 @@ pub enum CtlCommand {
         /// Which of the three.
         #[command(subcommand)]
         command: ConfigKeyCommand,
+    },
+    /// Have the broker write a backup of its data directory
+    Backup {
+        /// Where, on the broker's machine: an absolute path, empty or not there
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
     },
 }
 

@@ -1,7 +1,9 @@
 //! `gearbox ctl`: what a running broker's admin address says and does.
 
+use std::path::Path;
 use std::time::Duration;
 
+use admin::{BackupState, BackupStatus};
 use meta::status::Status;
 use meta::steps::Summary;
 use serde::Deserialize;
@@ -10,6 +12,8 @@ use crate::cli::{ClusterCommand, ConfigKeyCommand, CtlArgs, CtlCommand};
 
 /// The broker answers within its own ten seconds, or says why not.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two looks at a backup; the broker ends one that takes more than an hour.
+const BACKUP_PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs one command and returns what is to be printed.
 ///
@@ -38,7 +42,37 @@ pub fn ctl(args: &CtlArgs) -> Result<String, String> {
         CtlCommand::Config { command: ConfigKeyCommand::Unset { key, if_version } } => {
             client.call("DELETE", &format!("/config/{key}"), None, *if_version)
         }
+        CtlCommand::Backup { dir } => backup(&client, dir),
     }
+}
+
+/// Has a backup written, and waits for its end.
+fn backup(client: &Client, dir: &Path) -> Result<String, String> {
+    let order = serde_json::json!({ "dir": dir }).to_string();
+    let mut status: BackupStatus = parsed("/backup", &client.post("/backup", &order)?)?;
+    let number = status.number;
+    while status.state == BackupState::Running {
+        std::thread::sleep(BACKUP_PAUSE);
+        status = client.get("/backup")?;
+        if status.number != number {
+            return Err("another backup has begun, and how this one ended is not known".into());
+        }
+    }
+    let dir = status.dir.display();
+    match status.state {
+        BackupState::Done(counts) => Ok(format!(
+            "{dir}: complete, {} bytes in {} files, {} records of messages in {} segments\n",
+            counts.bytes, counts.files, counts.records, counts.segments
+        )),
+        BackupState::Failed(why) => {
+            Err(format!("no backup: {why}; what was written to {dir} is not complete"))
+        }
+        BackupState::None | BackupState::Running => Err("the broker was started anew".into()),
+    }
+}
+
+fn parsed<T: for<'a> Deserialize<'a>>(path: &str, body: &str) -> Result<T, String> {
+    serde_json::from_str(body).map_err(|error| format!("{path}: not understood: {error}"))
 }
 
 struct Client {
@@ -56,8 +90,15 @@ impl Client {
     }
 
     fn get<T: for<'a> Deserialize<'a>>(&self, path: &str) -> Result<T, String> {
-        let body = self.call("GET", path, None, None)?;
-        serde_json::from_str(&body).map_err(|error| format!("{path}: not understood: {error}"))
+        parsed(path, &self.call("GET", path, None, None)?)
+    }
+
+    fn post(&self, path: &str, json: &str) -> Result<String, String> {
+        let request = ureq::http::Request::builder()
+            .method("POST")
+            .uri(format!("{}{path}", self.base))
+            .header("content-type", "application/json");
+        self.run(path, request, json)
     }
 
     fn call(
@@ -72,9 +113,18 @@ impl Client {
         if let Some(version) = if_version {
             request = request.header("if-match", format!("\"{version}\""));
         }
-        let request = request
-            .body(body.unwrap_or_default().as_bytes().to_vec())
-            .map_err(|error| format!("{url}: {error}"))?;
+        self.run(path, request, body.unwrap_or_default())
+    }
+
+    fn run(
+        &self,
+        path: &str,
+        request: ureq::http::request::Builder,
+        body: &str,
+    ) -> Result<String, String> {
+        let url = format!("{}{path}", self.base);
+        let request =
+            request.body(body.as_bytes().to_vec()).map_err(|error| format!("{url}: {error}"))?;
         let mut response =
             self.agent.run(request).map_err(|error| format!("cannot ask {url}: {error}"))?;
         let text = response

@@ -10,15 +10,71 @@ pub struct DataDir {
     _lock: File,
 }
 
+/// Is there from before the first file of a restore until it is whole.
+const RESTORING: &str = "RESTORING";
+
 /// Creates `dir` when it is missing and locks it.
 ///
 /// # Errors
-/// One line that names the directory: not creatable, not writable, or in use (and by which
-/// process, when it said so).
+/// One line that names the directory: not creatable, not writable, in use (and by which process, when it
+/// said so), or left by a restore that was interrupted.
 pub fn lock(dir: &Path) -> Result<DataDir, String> {
     let shown = dir.display();
     std::fs::create_dir_all(dir)
         .map_err(|error| format!("cannot create the data directory {shown}: {error}"))?;
+    let locked = lock_existing(dir)?;
+    if dir.join(RESTORING).exists() {
+        return Err(format!(
+            "the data directory {shown} is not whole: a restore was interrupted or failed; remove \
+             it and restore again"
+        ));
+    }
+    Ok(locked)
+}
+
+/// Makes `dir`, which must be empty or not there, and locks it for a restore.
+///
+/// # Errors
+/// As for [`lock`], and when there is something in it.
+pub fn begin_restore(dir: &Path) -> Result<DataDir, String> {
+    let shown = dir.display();
+    let cannot = |error| format!("cannot create the data directory {shown}: {error}");
+    std::fs::create_dir_all(dir).map_err(cannot)?;
+    if let Some(entry) = std::fs::read_dir(dir).map_err(cannot)?.next() {
+        let name = entry.map_err(cannot)?.file_name();
+        let name = name.display();
+        return Err(format!("the data directory {shown} is not empty: it holds {name}"));
+    }
+    let locked = lock_existing(dir)?;
+    File::create(dir.join(RESTORING))
+        .and_then(|file| file.sync_all())
+        .and_then(|()| sync(dir))
+        .map_err(cannot)?;
+    Ok(locked)
+}
+
+/// The restore is whole.
+///
+/// # Errors
+/// One line that names the directory.
+pub fn finish_restore(dir: &Path) -> Result<(), String> {
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    std::fs::remove_file(dir.join(RESTORING))
+        .and_then(|()| sync(dir))
+        .and_then(|()| sync(parent))
+        .map_err(|error| format!("cannot finish the data directory {}: {error}", dir.display()))
+}
+
+fn sync(dir: &Path) -> std::io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Locks a directory that is there.
+fn lock_existing(dir: &Path) -> Result<DataDir, String> {
+    let shown = dir.display();
     let not_writable = |error| format!("cannot write to the data directory {shown}: {error}");
     let mut lock = OpenOptions::new()
         .read(true)
@@ -63,6 +119,21 @@ mod tests {
         assert!(error.contains(&format!("(process {})", std::process::id())), "{error}");
         drop(first);
         lock(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_restore_goes_to_an_empty_directory_and_is_whole_at_its_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("restored");
+        drop(begin_restore(&dir).unwrap());
+        for refused in [lock(&dir), begin_restore(&dir)] {
+            let error = refused.unwrap_err();
+            assert!(error.contains("is not whole") || error.contains("is not empty"), "{error}");
+        }
+        finish_restore(&dir).unwrap();
+        drop(lock(&dir).unwrap());
+        let error = begin_restore(&dir).unwrap_err();
+        assert!(error.contains("is not empty: it holds "), "{error}");
     }
 
     #[test]

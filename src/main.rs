@@ -11,6 +11,8 @@ mod log;
 mod metadata;
 mod passwd;
 mod process;
+mod repair;
+mod restore;
 mod runtimes;
 mod serve;
 mod signals;
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
     // A wrong command line ends here, with exit code 2.
     let cli = Cli::parse();
     match run(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             let line = error.lines().map(str::trim).collect::<Vec<_>>().join("; ");
             let _ = writeln!(std::io::stderr(), "gearbox: error: {line}");
@@ -40,20 +42,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> Result<(), String> {
+fn run(cli: &Cli) -> Result<ExitCode, String> {
     match &cli.command {
-        Command::Serve(args) => serve::serve(args),
-        Command::Runtimes => {
-            print(&runtimes::table(&backend::probe_all()));
-            Ok(())
-        }
-        Command::Passwd(args) => {
-            print(&passwd::passwd(args)?);
-            Ok(())
-        }
-        Command::Ctl(args) => {
-            print(&ctl::ctl(args)?);
-            Ok(())
+        Command::Serve(args) => serve::serve(args)?,
+        Command::Runtimes => print(&runtimes::table(&backend::probe_all())),
+        Command::Passwd(args) => print(&passwd::passwd(args)?),
+        Command::Ctl(args) => print(&ctl::ctl(args)?),
+        Command::Restore(args) => print(&restore::restore(args)?),
+        Command::Repair(args) => {
+            let (text, sound) = repair::repair(args)?;
+            print(&text);
+            if !sound {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Command::Config { command } => {
             let (ConfigCommand::Check(args) | ConfigCommand::Show(args)) = command;
@@ -71,9 +72,9 @@ fn run(cli: &Cli) -> Result<(), String> {
                     print(&format!("{name}: ok\n"));
                 }
             }
-            Ok(())
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The environment, without variables that are not text: none of ours can be one.

@@ -1,12 +1,12 @@
 //! The metadata of this node, opened before anything runs.
 
+use broker_core::backup::META_DIR;
+use meta::store::StoreError;
 use meta::{ApplyMode, ClusterOptions, Handle, LogLimits, Options, Server};
 use rt_abstract::{Address, bind, bound_address};
 
 use crate::config::{ApplyName, Settings};
 
-/// Below the data directory.
-const DIRECTORY: &str = "meta";
 const CLUSTER_BACKLOG: i32 = 128;
 
 /// Opens the metadata in the data directory; `None` when nothing is kept.
@@ -34,7 +34,7 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
     };
     let options = Options {
         node: cluster.node_id,
-        dir: settings.data.dir.join(DIRECTORY),
+        dir: settings.data.dir.join(META_DIR),
         apply: match settings.meta.apply {
             ApplyName::Inline => ApplyMode::Inline,
             ApplyName::Thread => ApplyMode::Thread,
@@ -46,7 +46,13 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
         },
         cluster: cluster_options,
     };
-    meta::open(options).map(Some).map_err(|error| error.to_string())
+    meta::open(options).map(Some).map_err(|error| match error {
+        StoreError::Damaged(_) => {
+            let dir = settings.data.dir.display();
+            format!("{error}; `gearbox repair --data-dir {dir}` says what is left")
+        }
+        error => error.to_string(),
+    })
 }
 
 /// What others are told, with the port that the kernel chose.

@@ -16,6 +16,7 @@ use rt_abstract::{Closer, Instant, Runtime, Shared, Stream};
 
 use crate::ServerInfo;
 use crate::adapter::{Adapter, Boxed, boxed};
+use crate::backup::Backups;
 use crate::metadata;
 use crate::respond::respond;
 use crate::server::Slot;
@@ -70,6 +71,7 @@ pub(crate) async fn run<R: Runtime>(
     slot: Slot,
     node: Arc<Node>,
     info: Arc<ServerInfo>,
+    backups: Backups<R>,
 ) {
     let closer = stream.closer();
     let activity = Shared::new(Activity::new(R::now()));
@@ -77,12 +79,15 @@ pub(crate) async fn run<R: Runtime>(
     let adapter = Adapter::<R>::new(stream, activity.clone(), leftovers.clone());
 
     let service = service_fn(move |request: Request<Incoming>| {
-        let (node, info) = (node.clone(), info.clone());
+        let (node, info, backups) = (node.clone(), info.clone(), backups.clone());
         async move {
-            let response = match metadata::respond(request, &node).await {
-                Ok(response) => response,
-                Err(request) => respond(request.method(), request.uri().path(), &node, &info),
+            let response = match backups.respond(request, &node).await {
+                Ok(response) => Ok(response),
+                Err(request) => metadata::respond(request, &node).await,
             };
+            let response = response.unwrap_or_else(|request| {
+                respond(request.method(), request.uri().path(), &node, &info)
+            });
             Ok::<Response<_>, Infallible>(response)
         }
     });

@@ -1,15 +1,18 @@
-//! The admin address: `/health` and `/metrics` over HTTP/1.1, on whichever runtime runs.
+//! The admin address: health, metrics, the cluster, shared configuration and backups over HTTP/1.1, on
+//! whichever runtime runs.
 //!
 //! hyper speaks HTTP and knows no runtime; a thin adapter feeds it from owned-buffer streams.
 //! Everything is bounded: connections, header size, time per request, idle time.
 
 mod adapter;
+mod backup;
 mod connection;
 mod metadata;
 mod metrics;
 mod respond;
 mod server;
 
+pub use backup::{BackupState, BackupStatus};
 pub use server::serve;
 
 /// What does not change while the process runs.

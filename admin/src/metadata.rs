@@ -4,13 +4,13 @@ use broker_core::Node;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH};
+use hyper::header::{ETAG, HeaderValue, IF_MATCH};
 use hyper::{Method, Request, Response, StatusCode};
 use meta::command::{Command, Refusal, Reply};
 use meta::{Handle, ProposeError};
 use serde::Serialize;
 
-use crate::respond::{not_allowed, text};
+use crate::respond::{json, not_allowed, text};
 
 /// Largest value of a configuration key.
 const MAX_VALUE_BYTES: usize = 1 << 20;
@@ -34,11 +34,11 @@ pub(crate) async fn respond(
     };
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     Ok(match path {
-        "/cluster" if get => json(&meta.status()),
-        "/steps" if get => json(&Steps {
-            connect: node.connect_steps().summaries(),
-            apply: meta.steps().summaries(),
-        }),
+        "/cluster" if get => json(StatusCode::OK, &meta.status()),
+        "/steps" if get => json(
+            StatusCode::OK,
+            &Steps { connect: node.connect_steps().summaries(), apply: meta.steps().summaries() },
+        ),
         "/cluster" | "/steps" => not_allowed("GET, HEAD"),
         path if path.starts_with("/cluster/nodes/") => {
             let number = path["/cluster/nodes/".len()..].parse::<u64>();
@@ -157,17 +157,4 @@ fn unavailable(error: ProposeError) -> Response<Full<Bytes>> {
         ProposeError::NoLeader | ProposeError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
     };
     text(status, format!("{error}\n"))
-}
-
-fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
-    match serde_json::to_vec(value) {
-        Ok(mut body) => {
-            body.push(b'\n');
-            let mut response = text(StatusCode::OK, body);
-            let json = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(CONTENT_TYPE, json);
-            response
-        }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    }
 }

@@ -6,6 +6,7 @@ use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use rt_abstract::os;
+use serde::Serialize;
 
 use crate::{ServerInfo, metrics};
 
@@ -34,7 +35,7 @@ pub(crate) fn respond(
         }
         _ => text(
             StatusCode::NOT_FOUND,
-            "not found; there are /health, /metrics, /cluster, /steps and /config/KEY\n",
+            "not found; there are /health, /metrics, /cluster, /steps, /config/KEY and /backup\n",
         ),
     }
 }
@@ -52,6 +53,19 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_vec(value) {
+        Ok(mut body) => {
+            body.push(b'\n');
+            let mut response = text(status, body);
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use broker_core::Node;
 use rt_abstract::{Closer, Listener, Runtime, Shared, Shutdown};
 
+use crate::backup::Backups;
 use crate::{ServerInfo, connection};
 
 /// Serves `listener` until `stop`, then lets open requests end and returns; that takes at most a
@@ -24,6 +25,7 @@ pub async fn serve<R: Runtime>(
 ) {
     let info = Arc::new(info);
     let connections = Shared::new(Connections::default());
+    let backups = Backups::<R>::new();
     let closer = listener.closer();
     let accepting = async {
         loop {
@@ -36,6 +38,7 @@ pub async fn serve<R: Runtime>(
                             slot,
                             node.clone(),
                             info.clone(),
+                            backups.clone(),
                         )));
                     }
                     None => tracing::debug!("admin connection closed: {MAX_CONNECTIONS} are open"),
@@ -77,6 +80,7 @@ pub async fn serve<R: Runtime>(
         })
     })
     .await;
+    backups.end().await;
 }
 
 const MAX_CONNECTIONS: usize = 64;

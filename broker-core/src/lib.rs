@@ -4,6 +4,7 @@
 //! what the shards of one process share.
 
 mod access;
+pub mod backup;
 pub mod config;
 mod elsewhere;
 mod messages;

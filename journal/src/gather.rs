@@ -37,6 +37,8 @@ pub(crate) struct Gather {
     /// Of the last frame that was begun.
     sequence: u64,
     durable: u64,
+    /// Where the last durable frame ends: segment and offset.
+    durable_end: (u64, u64),
     waiting_bytes: usize,
     buffers: Vec<BytesMut>,
     space: Space,
@@ -53,6 +55,8 @@ struct Space {
     available: u64,
     /// Segments before the first number may go when the frame with the second is durable.
     releases: VecDeque<(u64, u64)>,
+    /// While there are any, nothing is released.
+    holds: usize,
 }
 
 #[derive(Default)]
@@ -116,6 +120,7 @@ impl Gather {
             next: (tail.segment, tail.offset),
             sequence: tail.sequence,
             durable: tail.sequence,
+            durable_end: (tail.segment, tail.offset),
             waiting_bytes: 0,
             buffers: Vec::new(),
             space: Space {
@@ -123,6 +128,7 @@ impl Gather {
                 active: tail.segment,
                 available: tail.segment + spares,
                 releases: VecDeque::new(),
+                holds: 0,
             },
             counts: Counts::default(),
         }
@@ -242,6 +248,7 @@ impl Gather {
     pub fn finish(&mut self) {
         let Some(frame) = self.in_flight.take() else { return };
         self.durable = frame.sequence;
+        self.durable_end = (frame.segment, frame.offset + frame.bytes.len() as u64);
         self.waiting_bytes -= frame.length - FRAME_HEADER_BYTES;
         self.counts.syncs += 1;
         self.counts.synced_bytes += frame.bytes.len() as u64;
@@ -324,9 +331,29 @@ impl Gather {
         !self.space.releases.is_empty()
     }
 
+    /// Nothing is released until [`Gather::let_go`] was called as often.
+    pub fn hold(&mut self) {
+        self.space.holds += 1;
+    }
+
+    /// See [`Gather::hold`].
+    pub fn let_go(&mut self) {
+        self.space.holds = self.space.holds.saturating_sub(1);
+    }
+
+    /// The oldest segment, and the segment and offset where what is durable ends.
+    pub fn durable_range(&self) -> (u64, (u64, u64)) {
+        let oldest = self.space.oldest;
+        // The last frame's segment may be gone while the next one has no durable frame yet.
+        (oldest, self.durable_end.max((oldest, SEGMENT_HEADER_BYTES)))
+    }
+
     /// The oldest segment, when it may go: from now on it is released.
     pub fn release_one(&mut self) -> Option<u64> {
-        let Space { oldest, active, releases, .. } = &mut self.space;
+        let Space { oldest, active, releases, holds, .. } = &mut self.space;
+        if *holds > 0 {
+            return None;
+        }
         while let [(_, _), (_, after), ..] = releases.make_contiguous()
             && *after <= self.durable
         {

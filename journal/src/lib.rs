@@ -11,6 +11,7 @@
 //! * `writer`, `house`: the one task: frames to the disk; segments made ahead, recycled, removed.
 //! * `scan`, `recovery`, `repair`: reading, and what is done about what is read.
 //! * `reader`: one record back by its position.
+//! * `hold`: what is durable stays where it is while it is copied.
 //!
 //! The directory belongs to one process at a time; the program locks its data directory.
 
@@ -19,6 +20,7 @@ mod error;
 mod format;
 mod gather;
 mod handle;
+mod hold;
 mod house;
 mod options;
 mod reader;
@@ -34,8 +36,9 @@ pub use batch::{Appended, Batch, Relative};
 pub use error::{JournalError, OpenError, ReadError, Refused, VisitError};
 pub use format::{Position, Ticket};
 pub use handle::Journal;
+pub use hold::{HeldFile, Hold};
 pub use options::{Class, Options, State, Usage};
 pub use reader::Reader;
 pub use recovery::open;
-pub use repair::{Repaired, Report, SegmentReport, Verdict, inspect, repair};
+pub use repair::{Lost, Repaired, Report, SegmentReport, Verdict, inspect, repair};
 pub use writer::Writer;

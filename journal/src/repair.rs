@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rt_abstract::{File, Runtime};
+use rt_abstract::{File, MaybeSend, Runtime};
 
 use crate::error::{JournalError, OpenError};
-use crate::format::{Position, padded};
-use crate::scan::{End, walk};
+use crate::format::{BLOCK_BYTES, FRAME_HEADER_BYTES, Position, SEGMENT_HEADER_BYTES, padded};
+use crate::scan::{End, Scan, walk};
 use crate::segment::{CREATE_NEW, WRITE, damaged_path, list, log_path, rename, write_all};
 
 /// What is copied or zeroed at once.
@@ -66,7 +66,26 @@ pub enum Verdict {
         offset: u64,
         /// How it is known.
         reason: String,
+        /// What [`repair`] would set aside.
+        lost: Lost,
     },
+}
+
+/// What lies behind the valid part of a damaged journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The file that is cut.
+    pub path: PathBuf,
+    /// Where: the end of the valid part. 0: the file goes as a whole, and so do later ones always.
+    pub offset: u64,
+    /// Valid frames behind it. What is damaged itself cannot be counted.
+    pub frames: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Segments of which nothing can be read, because their header is damaged.
+    pub unreadable: u64,
 }
 
 /// What a repair did.
@@ -78,12 +97,16 @@ pub struct Repaired {
     pub set_aside: Vec<PathBuf>,
 }
 
-/// Reads a journal that nobody has open. Changes nothing.
+/// Reads a journal that nobody has open, and shows every valid record before the first damage.
+/// Changes nothing.
 ///
 /// # Errors
 /// Files that are none of a journal or of a newer version, and what the system said.
-pub async fn inspect<R: Runtime>(dir: &Path) -> Result<Report, OpenError> {
-    Ok(look::<R>(dir).await?.0)
+pub async fn inspect<R: Runtime>(
+    dir: &Path,
+    visit: impl FnMut(Position, &[u8]) + MaybeSend,
+) -> Result<Report, OpenError> {
+    Ok(look::<R>(dir, visit).await?.0)
 }
 
 /// Cuts the journal `dir`, which nobody has open, at its first damage. What lies behind is kept
@@ -92,7 +115,7 @@ pub async fn inspect<R: Runtime>(dir: &Path) -> Result<Report, OpenError> {
 /// # Errors
 /// As for [`inspect`]. A repair that was interrupted can be repeated.
 pub async fn repair<R: Runtime>(dir: &Path) -> Result<Repaired, OpenError> {
-    let (report, cut, logs) = look::<R>(dir).await?;
+    let (report, cut, logs) = look::<R>(dir, |_, _| {}).await?;
     let mut set_aside = Vec::new();
     let Some((segment, offset)) = cut else { return Ok(Repaired { report, set_aside }) };
     // The last one first: until the cut itself, the damage stays visible.
@@ -113,7 +136,10 @@ pub async fn repair<R: Runtime>(dir: &Path) -> Result<Repaired, OpenError> {
 }
 
 /// The report, where to cut, and the numbers of all segments.
-async fn look<R: Runtime>(dir: &Path) -> Result<(Report, Option<(u64, u64)>, Vec<u64>), OpenError> {
+async fn look<R: Runtime>(
+    dir: &Path,
+    mut visit: impl FnMut(Position, &[u8]) + MaybeSend,
+) -> Result<(Report, Option<(u64, u64)>, Vec<u64>), OpenError> {
     let listing = list::<R>(dir).await?;
     let mut segments: Vec<SegmentReport> = Vec::new();
     let mut range: Option<(Position, Position)> = None;
@@ -127,7 +153,8 @@ async fn look<R: Runtime>(dir: &Path) -> Result<(Report, Option<(u64, u64)>, Vec
             segment.records += u64::from(found.header.records);
             segment.bytes += padded(found.header.length as u64);
         }
-        for (position, _) in found.records() {
+        for (position, record) in found.records() {
+            visit(position, record);
             range = Some((range.map_or(position, |(first, _)| first), position));
         }
         Ok(())
@@ -141,12 +168,47 @@ async fn look<R: Runtime>(dir: &Path) -> Result<(Report, Option<(u64, u64)>, Vec
         Err(damage) => {
             let cut = (damage.segment, damage.offset);
             let (path, offset, reason) = (damage.path, damage.at, damage.reason);
-            (Verdict::Damaged { path, offset, reason }, Some(cut))
+            let lost = behind::<R>(dir, &listing.logs, cut).await?;
+            (Verdict::Damaged { path, offset, reason, lost }, Some(cut))
         }
     };
     let records = segments.iter().map(|segment| segment.records).sum();
     let spares = listing.spares.len();
     Ok((Report { segments, spares, records, range, verdict }, cut, listing.logs))
+}
+
+/// Counts what can still be read at the place of the cut and behind.
+async fn behind<R: Runtime>(
+    dir: &Path,
+    logs: &[u64],
+    (segment, offset): (u64, u64),
+) -> Result<Lost, OpenError> {
+    let path = log_path(dir, segment);
+    let mut lost = Lost { path, offset, frames: 0, records: 0, bytes: 0, unreadable: 0 };
+    for &number in logs.iter().filter(|&&number| number >= segment) {
+        let mut scan = match Scan::<R>::open(dir, number).await {
+            Ok(scan) => scan,
+            Err(OpenError::Damaged { .. }) => {
+                lost.unreadable += 1;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let begin = if number == segment { offset } else { 0 };
+        let mut at = begin.max(SEGMENT_HEADER_BYTES);
+        while at + FRAME_HEADER_BYTES as u64 <= scan.header.segment_bytes {
+            let Some(found) = scan.frame(at).await? else {
+                at += BLOCK_BYTES;
+                continue;
+            };
+            let bytes = padded(found.header.length as u64);
+            lost.frames += 1;
+            lost.records += u64::from(found.header.records);
+            lost.bytes += bytes;
+            at += bytes;
+        }
+    }
+    Ok(lost)
 }
 
 /// Copies what lies at `offset` and behind, and zeroes it once the copy is durable.

@@ -19,7 +19,7 @@ use crate::record::NodeId;
 use crate::state::Effect;
 use crate::status::Status;
 use crate::steps::Steps;
-use crate::store::{Store, View};
+use crate::store::{Frozen, Store, StoreError, View};
 
 /// Proposals waiting for the raft task; further ones wait in their senders.
 const MAX_WAITING_REQUESTS: usize = 16_384;
@@ -256,6 +256,14 @@ impl Handle {
     /// Answers everybody, also from now on: the node is stopping.
     pub(crate) fn cut(&self) {
         self.inner.cut.send_replace(true);
+    }
+
+    /// Everything as it is at this moment, as files to be copied: for backups. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As the store says.
+    pub fn freeze(&self) -> Result<Frozen, StoreError> {
+        self.inner.store.freeze()
     }
 
     pub(crate) fn tell(&self, effects: &[Effect]) {

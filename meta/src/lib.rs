@@ -20,3 +20,4 @@ pub mod store;
 pub use handle::{Answer, Handle, ProposeError};
 pub use node::{ClusterOptions, LogLimits, NodeError, Options, Server, open};
 pub use raft::machine::ApplyMode;
+pub use store::inspect;

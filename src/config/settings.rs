@@ -5,6 +5,7 @@
 //! no second list to keep.
 
 use broker_core::MAX_SHARDS;
+use broker_core::backup::JOURNAL_DIR;
 use broker_core::config::{AuthConfig, DurabilityConfig, ListenerConfig};
 use rt_abstract::Address;
 use serde::{Deserialize, Serialize};
@@ -156,7 +157,7 @@ impl Settings {
         let journal = (!self.data.ephemeral).then(|| journal::Options {
             segment_bytes: self.journal.segment_bytes,
             max_waiting_bytes: self.journal.max_waiting_bytes,
-            ..journal::Options::new(self.data.dir.join(JOURNAL))
+            ..journal::Options::new(self.data.dir.join(JOURNAL_DIR))
         });
         broker_core::Config {
             listeners: self.listeners.0.iter().map(listener).collect(),
@@ -174,9 +175,6 @@ impl Settings {
 }
 
 const MAX_VERIFICATIONS: usize = 1_000_000;
-
-/// Below the data directory.
-const JOURNAL: &str = "journal";
 
 const MAX_WAITING_BYTES: usize = 16 << 30;
 

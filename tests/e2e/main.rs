@@ -11,6 +11,7 @@
 mod broker;
 mod cases;
 mod column;
+mod gate;
 mod process;
 mod raw;
 mod rumqtt;

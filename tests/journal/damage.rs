@@ -53,13 +53,16 @@ fn damage_in_the_middle_is_refused_and_repaired<R: Runtime>(options: &RunOptions
             };
             assert_eq!((named, *at), (&path, offset - 48), "the frame's begin");
             assert!(error.to_string().contains("gearbox repair"), "{error}");
-            let report = inspect::<R>(dir).await.expect("reads");
+            let report = inspect::<R>(dir, |_, _| {}).await.expect("reads");
             assert_eq!(report.records, hit as u64);
             assert_eq!(report.range.map(|range| range.0), (hit > 0).then(|| all[0].0));
-            let Verdict::Damaged { path: named, offset: at, .. } = &report.verdict else {
+            let Verdict::Damaged { path: named, offset: at, lost, .. } = &report.verdict else {
                 panic!("{report:?}")
             };
             assert_eq!((named, *at), (&path, offset - 48));
+            assert_eq!(lost.records, (all.len() - hit - 1) as u64, "all but the damaged one");
+            assert!(lost.bytes > (lost.records - 1) * 5_000, "{lost:?}"); // the last one is short
+            assert_eq!(lost.frames, lost.records);
             assert_eq!(files(dir), before, "neither changes anything");
 
             let repaired = repair::<R>(dir).await.expect("repairs");
@@ -87,11 +90,11 @@ fn damage_of_the_last_frame_is_dropped<R: Runtime>(options: &RunOptions) {
         let (last, _) = all.pop().expect("is there");
         let (path, offset) = place(dir, last);
         flip(&path, offset + 100);
-        let report = inspect::<R>(dir).await.expect("reads");
+        let report = inspect::<R>(dir, |_, _| {}).await.expect("reads");
         assert_eq!(report.verdict, Verdict::Torn { path, offset: offset - 48 });
         assert!(repair::<R>(dir).await.expect("has nothing to do").set_aside.is_empty());
         assert_eq!(found::<R>(dir).await.expect("opens"), all);
-        assert_eq!(inspect::<R>(dir).await.expect("reads").verdict, Verdict::Clean);
+        assert_eq!(inspect::<R>(dir, |_, _| {}).await.expect("reads").verdict, Verdict::Clean);
         let running = Running::<R>::open(small(dir)).await;
         let placed = running.commit(&[record(1, 100)]).await;
         assert_eq!(placed[0].0, last, "its place is used again");
@@ -210,7 +213,7 @@ fn a_sound_journal_is_only_looked_at<R: Runtime>(options: &RunOptions) {
         let dir = dir.path();
         let all = three_segments::<R>(dir).await;
         let before = files(dir);
-        let report = inspect::<R>(dir).await.expect("reads");
+        let report = inspect::<R>(dir, |_, _| {}).await.expect("reads");
         assert_eq!((report.records, &report.verdict), (all.len() as u64, &Verdict::Clean));
         assert_eq!(report.range, Some((all[0].0, all[all.len() - 1].0)));
         assert_eq!(report.segments.iter().map(|of| of.number).collect::<Vec<_>>(), [1, 2, 3]);
@@ -218,7 +221,8 @@ fn a_sound_journal_is_only_looked_at<R: Runtime>(options: &RunOptions) {
         let repaired = repair::<R>(dir).await.expect("has nothing to do");
         assert_eq!((repaired.set_aside, repaired.report), (Vec::new(), report));
         assert_eq!(files(dir), before);
-        let missing = inspect::<R>(&dir.join("missing")).await.expect_err("is not there");
+        let missing =
+            inspect::<R>(&dir.join("missing"), |_, _| {}).await.expect_err("is not there");
         assert!(missing.to_string().contains("missing"), "{missing}");
     });
 }

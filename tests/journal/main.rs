@@ -5,6 +5,7 @@
 mod column;
 mod damage;
 mod faults;
+mod hold;
 mod log;
 mod model;
 mod power;

@@ -130,6 +130,12 @@ impl Replay {
         self.sessions.values().map(|session| session.messages.len()).sum()
     }
 
+    /// The sessions that something is owed to, by generation, with how many messages.
+    pub fn owed(&self) -> impl Iterator<Item = (u64, usize)> {
+        let owed = self.sessions.iter().map(|(&session, it)| (session, it.messages.len()));
+        owed.filter(|(_, messages)| *messages > 0)
+    }
+
     fn publish<'a>(
         &mut self,
         place: Place,

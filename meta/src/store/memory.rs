@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Batch, Change, Checkpoint, Family, Record, Store, StoreError, View, Visitor};
+use super::{Batch, Change, Checkpoint, Family, Frozen, Record, Store, StoreError, View, Visitor};
 
 /// See the module's head. Without [`Fault`]s, syncs cost next to nothing.
 #[derive(Default)]
@@ -207,6 +207,10 @@ impl Store for MemoryStore {
     fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
         let state = self.tables()?.state;
         Ok(Box::new(Tables { state, ..Tables::default() }))
+    }
+
+    fn freeze(&self) -> Result<Frozen, StoreError> {
+        Err(StoreError::failed("freezing the metadata", "it is kept in memory, not in files"))
     }
 
     fn begin_import(&self) -> Result<(), StoreError> {

@@ -10,9 +10,10 @@ pub mod thread;
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 pub use memory::MemoryStore;
-pub use rocks::RocksStore;
+pub use rocks::{Inspection, RocksStore, inspect};
 
 /// A group of keys with an order and a life of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +95,14 @@ pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 /// See [`Store::checkpoint`].
 pub type Checkpoint = Box<dyn View + Send + Sync>;
 
+/// Everything of one moment, as files that nobody changes. They go when this is dropped, which blocks
+/// on the disk.
+#[derive(Debug)]
+pub struct Frozen {
+    dir: PathBuf,
+    files: Vec<PathBuf>,
+}
+
 /// See the module's head. Calls block: for microseconds usually, as long as the disk takes at
 /// worst. All of them may come from any thread.
 pub trait Store: View + fmt::Debug + Send + Sync + 'static {
@@ -124,6 +133,13 @@ pub trait Store: View + fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// As the store says.
     fn checkpoint(&self) -> Result<Checkpoint, StoreError>;
+
+    /// Everything as it is at this moment, as files to be copied: for backups. A store whose
+    /// directory holds copies of them is this one.
+    ///
+    /// # Errors
+    /// As the store says; also when it has no files.
+    fn freeze(&self) -> Result<Frozen, StoreError>;
 
     /// Begins to gather a new state beside the one in use, dropping what an earlier, unfinished one
     /// gathered.
@@ -180,6 +196,34 @@ impl StoreError {
     /// What the system said while `what` was being done.
     pub fn failed(what: impl Into<String>, reason: impl fmt::Display) -> Self {
         Self::Failed { what: what.into(), reason: reason.to_string() }
+    }
+}
+
+impl Frozen {
+    /// Where they are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Their names below it.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    fn with_files(mut self, files: Vec<PathBuf>) -> Self {
+        self.files = files;
+        self
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        match std::fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("removing the checkpoint {}: {error}", self.dir.display());
+            }
+            _ => {}
+        }
     }
 }
 

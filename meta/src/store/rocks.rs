@@ -9,6 +9,7 @@
 //! and never one in the middle.
 
 mod format;
+mod frozen;
 mod view;
 
 use std::fmt;
@@ -23,10 +24,12 @@ use rocksdb::{
     MultiThreaded, Options, WriteBatch,
 };
 
-use super::{Batch, Change, Checkpoint, Family, Record, Store, StoreError, View, Visitor};
+use super::{Batch, Change, Checkpoint, Family, Frozen, Record, Store, StoreError, View, Visitor};
 use crate::codec;
 use crate::record::NodeId;
 use view::{DbView, OwnedCheckpoint};
+
+pub use frozen::{Inspection, inspect};
 
 type Database = DBWithThreadMode<MultiThreaded>;
 
@@ -48,6 +51,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(10);
 /// See the module's head.
 pub struct RocksStore {
     dir: PathBuf,
+    node: NodeId,
     open: RwLock<Option<Arc<Open>>>,
     /// The first write or sync that failed. What came of it is unknown, so no other may succeed.
     failed: OnceLock<StoreError>,
@@ -105,6 +109,7 @@ impl RocksStore {
         }
         Ok(Self {
             dir: dir.to_owned(),
+            node,
             open: RwLock::new(Some(Arc::new(open))),
             failed: OnceLock::new(),
             checkpoints: AtomicU64::new(0),
@@ -126,6 +131,12 @@ impl RocksStore {
 
     fn importing(&self) -> MutexGuard<'_, Option<u64>> {
         self.import.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new one, below this store's.
+    fn checkpoint_dir(&self) -> PathBuf {
+        let number = self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.dir.join("snapshots").join(number.to_string())
     }
 
     fn what(&self, doing: &str) -> String {
@@ -190,12 +201,18 @@ impl Store for RocksStore {
 
     fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
         let open = self.reader()?;
-        let number = self.checkpoints.fetch_add(1, Ordering::Relaxed);
-        let dir = self.dir.join("snapshots").join(number.to_string());
+        let dir = self.checkpoint_dir();
         // so that the family whose name we take is the one in the checkpoint
         let generation = open.generation.read().unwrap_or_else(PoisonError::into_inner);
         let checkpoint = OwnedCheckpoint::make(&open.db, dir, state_name(*generation))?;
         Ok(Box::new(checkpoint))
+    }
+
+    fn freeze(&self) -> Result<Frozen, StoreError> {
+        let open = self.reader()?;
+        // so that the state in use is not dropped meanwhile
+        let _generation = open.generation.read().unwrap_or_else(PoisonError::into_inner);
+        frozen::freeze(&open.db, self.checkpoint_dir(), self.node)
     }
 
     fn begin_import(&self) -> Result<(), StoreError> {
@@ -315,9 +332,7 @@ impl Open {
         let get = |key: &[u8]| self.db.get_cf(&meta, key).map_err(|error| refused(dir, &error));
         let record = get(format::KEY)?.ok_or_else(|| format::foreign_database(dir))?;
         format::check_record(dir, node, &record)?;
-        let generation = get(GENERATION)?.ok_or_else(|| {
-            StoreError::Damaged(format!("{}: nothing says which state is in use", dir.display()))
-        })?;
+        let generation = get(GENERATION)?.ok_or_else(|| format::no_generation(dir))?;
         let generation: u64 = codec::decode(&generation)?;
         for name in [LOG, state_name(generation).as_str()] {
             if self.db.cf_handle(name).is_none() {

@@ -2,17 +2,20 @@
 //! carries nothing into a node. What clients saw must be explained by one order of all changes.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use super::backup::{back_up, restore};
 use crate::Case;
 use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::Column;
+use crate::gate::Gate;
 use crate::raw::{PUBLISH, Raw, publish_raw, resume, retain, retained};
 use crate::wait::{PATIENCE, until};
 
@@ -21,6 +24,7 @@ pub const CASES: &[Case] = &[
     Case::new("cluster::a_snapshot_brings_a_node_up", a_snapshot_brings_a_node_up),
     Case::new("cluster::nodes_come_and_go", nodes_come_and_go),
     Case::new("cluster::a_session_moves", a_session_moves),
+    Case::new("cluster::a_restored_node_takes_empty_ones_in", a_restored_node),
 ];
 
 /// Few entries between snapshots, so that a test sees them.
@@ -67,26 +71,22 @@ impl<'a> Cluster<'a> {
     }
 
     fn start_node(&mut self, node: usize) {
-        let id = (node + 1).to_string();
-        let seed = self.gates[0].front.to_string();
-        let listen = self.gates[node].back.to_string();
-        let advertise = self.gates[node].front.to_string();
-        let mut environment = self.environment.to_vec();
-        environment.extend([
-            ("GEARBOX_CLUSTER__NODE_ID", id.as_str()),
-            ("GEARBOX_CLUSTER__LISTEN", listen.as_str()),
-            ("GEARBOX_CLUSTER__ADVERTISE", advertise.as_str()),
-        ]);
-        let seeds = format!("[\"{seed}\"]");
-        if node > 0 {
-            environment.push(("GEARBOX_CLUSTER__SEEDS", seeds.as_str()));
-        }
-        let options = Options {
-            shards: 1,
-            environment: &environment,
-            data_dir: Some(self.folders[node].path()),
-        };
-        self.nodes[node] = Some(Broker::start_with(self.column, &options));
+        let (gates, folder) = (&self.gates, self.folders[node].path());
+        self.nodes[node] = Some(launch(self.column, self.environment, gates, node, folder));
+    }
+
+    /// All at once: none is ready before a majority is.
+    fn start_all(&mut self) {
+        let Self { column, folders, gates, nodes, environment } = self;
+        let (column, environment, gates) = (*column, *environment, &*gates);
+        std::thread::scope(|scope| {
+            for (node, (place, folder)) in nodes.iter_mut().zip(folders).enumerate() {
+                let folder = folder.path();
+                scope.spawn(move || {
+                    *place = Some(launch(column, environment, gates, node, folder));
+                });
+            }
+        });
     }
 
     pub(super) fn kill(&mut self, node: usize) {
@@ -121,50 +121,30 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// A relay before a node's cluster address, which can stop to let anything in.
-struct Gate {
-    front: SocketAddr,
-    back: SocketAddr,
-    shut: Arc<AtomicBool>,
-}
-
-impl Gate {
-    fn new(back: SocketAddr) -> Self {
-        let listener = TcpListener::bind((back.ip(), 0)).expect("an address of this test's own");
-        let front = listener.local_addr().expect("bound");
-        let shut = Arc::new(AtomicBool::new(false));
-        let gate = Self { front, back, shut: shut.clone() };
-        // Ends with the process: it waits in accept.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let Ok(node) = TcpStream::connect(back) else { continue };
-                let _ = (stream.set_nodelay(true), node.set_nodelay(true));
-                let copy = |from: &TcpStream, to: &TcpStream, shut: Option<Arc<AtomicBool>>| {
-                    let (mut from, mut to) =
-                        (from.try_clone().expect("cloned"), to.try_clone().expect("cloned"));
-                    std::thread::spawn(move || {
-                        let mut bytes = [0; 16 * 1024];
-                        while let Ok(read @ 1..) = from.read(&mut bytes) {
-                            while shut.as_ref().is_some_and(|shut| shut.load(Ordering::SeqCst)) {
-                                std::thread::sleep(Duration::from_millis(2));
-                            }
-                            if to.write_all(&bytes[..read]).is_err() {
-                                break;
-                            }
-                        }
-                        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-                    });
-                };
-                copy(&stream, &node, Some(shut.clone()));
-                copy(&node, &stream, None);
-            }
-        });
-        gate
+/// Starts a node; all but the first have the first one's address as their seed.
+fn launch(
+    column: &Column,
+    environment: &[(&str, &str)],
+    gates: &[Gate],
+    node: usize,
+    folder: &Path,
+) -> Broker {
+    let id = (node + 1).to_string();
+    let seed = gates[0].front.to_string();
+    let listen = gates[node].back.to_string();
+    let advertise = gates[node].front.to_string();
+    let mut environment = environment.to_vec();
+    environment.extend([
+        ("GEARBOX_CLUSTER__NODE_ID", id.as_str()),
+        ("GEARBOX_CLUSTER__LISTEN", listen.as_str()),
+        ("GEARBOX_CLUSTER__ADVERTISE", advertise.as_str()),
+    ]);
+    let seeds = format!("[\"{seed}\"]");
+    if node > 0 {
+        environment.push(("GEARBOX_CLUSTER__SEEDS", seeds.as_str()));
     }
-
-    fn shut(&self, shut: bool) {
-        self.shut.store(shut, Ordering::SeqCst);
-    }
+    let options = Options { shards: 1, environment: &environment, data_dir: Some(folder) };
+    Broker::start_with(column, &options)
 }
 
 /// An HTTP request: status, version of the key, body; `None` when there was no whole answer.
@@ -453,4 +433,31 @@ fn a_session_moves(column: &Column) {
     let mut talker = Raw::connect(cluster.broker(1).mqtt, 5, "talker", 600);
     talker.send(&publish_raw(5, PUBLISH, b"a/1", &[], b"x", 0));
     assert_eq!(there.expect(PUBLISH).publish(5).0, "a/1", "its subscription came along");
+}
+
+/// A cluster goes back in time as a whole: one node is restored, the others begin with nothing.
+fn a_restored_node(column: &Column) {
+    let mut cluster = Cluster::start(column, &SMALL_LOG);
+    let mut talker = Raw::connect(cluster.broker(1).mqtt, 5, "talker", 600);
+    for id in 1..=150 {
+        retain(&mut talker, "kept", b"before", id);
+    }
+    drop(durable(cluster.broker(1).mqtt, "one"));
+    let folder = temporary_folder();
+    let copy = folder.path().join("copy");
+    let (code, said) = back_up(column, cluster.broker(0), &copy);
+    assert_eq!(code, Some(0), "{said}");
+    retain(&mut talker, "kept", b"after", 200);
+    (0..3).for_each(|node| cluster.kill(node));
+    cluster.folders = (0..3).map(|_| temporary_folder()).collect();
+    let (code, said) = restore(column, &copy, cluster.folders[0].path());
+    assert_eq!(code, Some(0), "{said}");
+    cluster.start_all();
+    cluster.voters(3);
+    for node in 0..3 {
+        let found = retained(cluster.broker(node).mqtt, "kept");
+        assert_eq!(found.as_deref(), Some(&b"before"[..]), "node {}", node + 1);
+    }
+    assert!(durable(cluster.broker(2).mqtt, "one").1, "its session is there");
+    retain(&mut Raw::connect(cluster.broker(2).mqtt, 5, "talker", 600), "kept", b"new", 1);
 }

@@ -1,6 +1,7 @@
 //! The cases, one file per client or concern.
 
 mod auth;
+mod backup;
 mod bad_input;
 mod cluster;
 mod conformance;
@@ -34,6 +35,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         mosquitto::CASES,
         paho::CASES,
         auth::CASES,
+        backup::CASES,
         sys::CASES,
         metrics::CASES,
     ]

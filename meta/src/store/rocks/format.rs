@@ -17,7 +17,7 @@ pub(super) const KEY: &[u8] = b"format";
 /// Layout of keys and records: 1 is the first.
 const VERSION: u32 = 1;
 const MAGIC: &str = "gearbox-meta";
-const FILE: &str = "FORMAT";
+pub(super) const FILE: &str = "FORMAT";
 /// Is there from before the first file until `FORMAT` says that the store is complete.
 const CREATING: &str = "CREATING";
 
@@ -36,16 +36,21 @@ struct Record {
     node: NodeId,
 }
 
+/// Whose store lies in `dir`, and of which version. `None` when nothing says so.
+pub(super) fn read(dir: &Path) -> Result<Option<(NodeId, u32)>, StoreError> {
+    match fs::read(dir.join(FILE)) {
+        Ok(bytes) => parse(dir, &String::from_utf8_lossy(&bytes)).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::failed(format!("opening {}", dir.display()), error)),
+    }
+}
+
 /// Looks at `dir`, and marks it as one where a store is being made if there is nothing.
 pub(super) fn inspect(dir: &Path, node: NodeId) -> Result<Found, StoreError> {
     let failed = |error: io::Error| StoreError::failed(format!("opening {}", dir.display()), error);
-    match fs::read(dir.join(FILE)) {
-        Ok(bytes) => {
-            check_text(dir, node, &String::from_utf8_lossy(&bytes))?;
-            return Ok(Found::Store);
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
+    if let Some((found, version)) = read(dir)? {
+        check(dir, node, version, found)?;
+        return Ok(Found::Store);
     }
     fs::create_dir_all(dir).map_err(failed)?;
     if !dir.join(CREATING).exists() {
@@ -69,15 +74,20 @@ pub(super) fn inspect(dir: &Path, node: NodeId) -> Result<Found, StoreError> {
 /// The store is complete.
 pub(super) fn finish(dir: &Path, node: NodeId) -> Result<(), StoreError> {
     let write = || {
-        let new = dir.join("FORMAT.new");
-        let mut file = File::create(&new)?;
-        write!(file, "{MAGIC} {VERSION}\nnode {node}\n")?;
-        file.sync_all()?;
-        fs::rename(&new, dir.join(FILE))?;
+        self::write(dir, node)?;
         fs::remove_file(dir.join(CREATING))?;
         sync_dir(dir)
     };
     write().map_err(|error| StoreError::failed(format!("writing {}", dir.display()), error))
+}
+
+/// Writes what [`read`] reads.
+pub(super) fn write(dir: &Path, node: NodeId) -> io::Result<()> {
+    let new = dir.join("FORMAT.new");
+    let mut file = File::create(&new)?;
+    write!(file, "{MAGIC} {VERSION}\nnode {node}\n")?;
+    file.sync_all()?;
+    fs::rename(&new, dir.join(FILE))
 }
 
 /// The record that [`check_record`] reads.
@@ -96,7 +106,12 @@ pub(super) fn foreign_database(dir: &Path) -> StoreError {
     StoreError::Foreign(format!("the database in {} is not Gearbox's", dir.display()))
 }
 
-fn check_text(dir: &Path, node: NodeId, text: &str) -> Result<(), StoreError> {
+/// A database that was identified, and says no more.
+pub(super) fn no_generation(dir: &Path) -> StoreError {
+    StoreError::Damaged(format!("{}: nothing says which state is in use", dir.display()))
+}
+
+fn parse(dir: &Path, text: &str) -> Result<(NodeId, u32), StoreError> {
     let mut lines = text.lines();
     let version = lines.next().and_then(|line| line.strip_prefix(MAGIC)?.trim().parse().ok());
     let Some(version) = version else {
@@ -106,9 +121,9 @@ fn check_text(dir: &Path, node: NodeId, text: &str) -> Result<(), StoreError> {
         )));
     };
     // a newer version may say the rest in another way
-    check(dir, node, version, node)?;
+    check_version(dir, version)?;
     match lines.next().and_then(|line| line.strip_prefix("node ")?.trim().parse().ok()) {
-        Some(found) => check(dir, node, version, found),
+        Some(found) => Ok((found, version)),
         None => Err(StoreError::Damaged(format!(
             "{}: the file {FILE} does not say whose metadata it is",
             dir.display()
@@ -116,7 +131,7 @@ fn check_text(dir: &Path, node: NodeId, text: &str) -> Result<(), StoreError> {
     }
 }
 
-fn check(dir: &Path, node: NodeId, version: u32, found: NodeId) -> Result<(), StoreError> {
+fn check_version(dir: &Path, version: u32) -> Result<(), StoreError> {
     if version != VERSION {
         return Err(StoreError::Foreign(format!(
             "the metadata in {} has format {version}, this build reads format {VERSION} only; \
@@ -124,6 +139,11 @@ fn check(dir: &Path, node: NodeId, version: u32, found: NodeId) -> Result<(), St
             dir.display()
         )));
     }
+    Ok(())
+}
+
+fn check(dir: &Path, node: NodeId, version: u32, found: NodeId) -> Result<(), StoreError> {
+    check_version(dir, version)?;
     if found != node {
         return Err(StoreError::Foreign(format!(
             "the metadata in {} belongs to node {found}, this is node {node}; nothing was changed",
