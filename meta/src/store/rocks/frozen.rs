@@ -105,3 +105,66 @@ fn names(inner: &Path) -> io::Result<Vec<PathBuf>> {
     names.sort();
     Ok(names)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Batch, RocksStore, Store, View};
+
+    fn put(store: &RocksStore, key: &str) {
+        let mut batch = Batch::new();
+        batch.put(Family::Meta, key, "value");
+        store.write(batch).expect("writes");
+    }
+
+    fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(dir).expect("lists") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => found.extend(files(&path)),
+                false => found.push((path.clone(), fs::read(&path).expect("reads"))),
+            }
+        }
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_frozen_store_is_that_of_its_moment() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (store_dir, copy) = (dir.path().join("meta"), dir.path().join("copy"));
+        let store = RocksStore::open(&store_dir, 7).expect("opens");
+        put(&store, "before");
+        let frozen = store.freeze().expect("freezes");
+        put(&store, "after");
+        fs::create_dir_all(copy.join("db")).expect("made");
+        for name in frozen.files() {
+            fs::copy(frozen.dir().join(name), copy.join(name)).expect("copied");
+        }
+        let place = frozen.dir().to_owned();
+        drop(frozen);
+        assert!(!place.exists(), "it goes when it is dropped");
+        let copied = RocksStore::open(&copy, 7).expect("opens");
+        let has = |key: &str| copied.get(Family::Meta, key.as_bytes()).expect("reads").is_some();
+        assert_eq!((has("before"), has("after")), (true, false));
+    }
+
+    #[test]
+    fn looking_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(inspect(&dir.path().join("none")).expect("is not there").is_none());
+        let store = RocksStore::open(dir.path(), 7).expect("opens");
+        put(&store, "unsynced");
+        drop(store);
+        let before = files(dir.path());
+        let found = inspect(dir.path()).expect("reads").expect("is there");
+        assert_eq!((found.node, found.format, found.totals), (7, 1, Ok(Totals::default())));
+        assert_eq!(files(dir.path()), before);
+        fs::write(dir.path().join("db/CURRENT"), "MANIFEST-777777\n").expect("written");
+        let before = files(dir.path());
+        let error = inspect(dir.path()).expect_err("damaged");
+        assert!(matches!(error, StoreError::Damaged(_)), "{error}");
+        assert_eq!(files(dir.path()), before);
+    }
+}
