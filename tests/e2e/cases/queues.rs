@@ -113,7 +113,7 @@ fn lie_on_the_disk(column: &Column) {
                     received.push(id);
                     reader.send(&ack(PUBREC, id));
                 }
-                if number % 40 == 0 {
+                if number.is_multiple_of(40) {
                     assert!(sum(&broker, "queued_memory_bytes") < 60_000);
                 }
             }
