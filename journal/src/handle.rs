@@ -68,7 +68,7 @@ impl Journal {
         Ticket(self.inner.written.load(Ordering::Acquire))
     }
 
-    /// Has `notify` called whenever [`Journal::durable`], [`Journal::written`] or
+    /// Has `notify` called whenever [`Journal::durable`], [`Journal::written`], the segments or
     /// [`Journal::state`] changes. For ever, so for a few long-lived tasks: one per shard.
     pub fn watch(&self, notify: Arc<Notify>) {
         self.inner.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(notify);

@@ -66,6 +66,7 @@ impl<'a, R: Runtime> House<'a, R> {
         } else {
             R::remove_file(&path).await.map_err(JournalError::on("remove", &path))?;
             R::sync_dir(dir).await.map_err(JournalError::on("sync", dir))?;
+            self.inner.tell(); // the usage has changed
         }
         Ok(true)
     }
