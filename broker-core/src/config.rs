@@ -208,7 +208,7 @@ impl Default for Limits {
             max_session_expiry_s: u32::MAX,
             max_queued_messages: 100_000,
             max_queued_bytes: 64 << 20,
-            read_ahead_messages: 128,
+            read_ahead_messages: 2_048,
             max_read_ahead_bytes: 64 << 20,
             max_outbox_bytes: 4 << 20,
             max_subscriptions: 10_000,

@@ -20,7 +20,7 @@ use super::{SessionKey, Shard};
 use crate::messages::Done;
 
 /// Bytes of one session's queue that are in memory while its client is there.
-const SESSION_READ_AHEAD_BYTES: usize = 256 << 10;
+const SESSION_READ_AHEAD_BYTES: usize = 1 << 20;
 
 /// What is to be read at once, for one session.
 ///
