@@ -337,6 +337,24 @@ pub fn durable_connect(id: &str, clean: bool, expiry_s: u32, will: Option<&str>)
     packet(0x10, &connect_body(5, flags, 600, &properties, &payload))
 }
 
+/// A durable session that is subscribed and away.
+pub fn sleeper(broker: SocketAddr, id: &str, filter: &str, qos: u8) {
+    let (mut client, _) = resume(broker, id, false, 3600, None);
+    client.subscribe(filter, qos);
+}
+
+/// Publishes at QoS 1 or 2 and waits until it is taken.
+pub fn deliver(client: &mut Raw, topic: &str, payload: &str, qos: u8, id: u16) {
+    client.send(&publish(5, topic, payload.as_bytes(), qos, id));
+    if qos == 1 {
+        client.expect(PUBACK);
+    } else {
+        client.expect(PUBREC);
+        client.send(&ack(PUBREL, id));
+        client.expect(PUBCOMP);
+    }
+}
+
 /// Publishes a retained message at QoS 1 and waits until it is taken.
 pub fn retain(client: &mut Raw, topic: &str, payload: &[u8], id: u16) {
     client.send(&publish_raw(5, PUBLISH | 1 << 1 | RETAIN, topic.as_bytes(), &[], payload, id));

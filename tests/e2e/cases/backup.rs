@@ -12,7 +12,8 @@ use crate::Case;
 use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::{Column, discover};
 use crate::raw::{
-    Got, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Raw, ack, publish, resume, retain, retained,
+    Got, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Raw, ack, deliver, resume, retain, retained,
+    sleeper,
 };
 use crate::wait::PATIENCE;
 
@@ -53,18 +54,6 @@ pub fn restore(column: &Column, from: &Path, to: &Path) -> (Option<i32>, String)
     gearbox(column, &["restore"], &[("--from", from), ("--data-dir", to)])
 }
 
-/// Publishes and waits until it is taken.
-fn send(client: &mut Raw, topic: &str, payload: &str, qos: u8, id: u16) {
-    client.send(&publish(5, topic, payload.as_bytes(), qos, id));
-    if qos == 1 {
-        client.expect(PUBACK);
-    } else {
-        client.expect(PUBREC);
-        client.send(&ack(PUBREL, id));
-        client.expect(PUBCOMP);
-    }
-}
-
 /// Takes the messages of a session until all that are wanted have come.
 fn collect(broker: SocketAddr, id: &str, wanted: &BTreeSet<String>) {
     let (mut client, present) = resume(broker, id, false, 3600, None);
@@ -100,8 +89,7 @@ fn under_load_and_restored(column: &Column) {
         (folder.path().join("data"), folder.path().join("copy"), folder.path().join("new"));
     let mut broker = start(column, &data);
     for (id, qos) in [("one", 1), ("two", 2)] {
-        let (mut client, _) = resume(broker.mqtt, id, false, 3600, None);
-        client.subscribe("load/#", qos);
+        sleeper(broker.mqtt, id, "load/#", qos);
     }
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
     retain(&mut talker, "kept", b"before", 1);
@@ -119,7 +107,7 @@ fn under_load_and_restored(column: &Column) {
                         return;
                     }
                     let name = format!("{client}-{number}");
-                    send(&mut talker, &topic, &payload(&name), 1 + client % 2, number);
+                    deliver(&mut talker, &topic, &payload(&name), 1 + client % 2, number);
                     taken.lock().expect("nobody panicked").insert(name);
                 }
             });
@@ -150,7 +138,7 @@ fn under_load_and_restored(column: &Column) {
     let broker = start(&columns[(at + 1) % columns.len()], &new);
     assert_eq!(retained(broker.mqtt, "kept").as_deref(), Some(&b"before"[..]));
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
-    send(&mut talker, "load/x", "restored", 1, 1);
+    deliver(&mut talker, "load/x", "restored", 1, 1);
     before.insert("restored".into());
     for id in ["one", "two"] {
         collect(broker.mqtt, id, &before);
@@ -173,7 +161,7 @@ fn what_is_no_backup(column: &Column) {
     let (mut client, _) = resume(broker.mqtt, "one", false, 3600, None);
     client.subscribe("t", 1);
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
-    send(&mut talker, "t", "x", 1, 1);
+    deliver(&mut talker, "t", "x", 1, 1);
     let (code, said) = back_up(column, &broker, &copy);
     assert_eq!(code, Some(0), "{said}");
     drop(broker);
@@ -244,12 +232,10 @@ fn damage_is_repaired(column: &Column) {
     let mut broker = start(column, data);
     let (code, said) = repair(&[]);
     assert!(code == Some(1) && said.contains("is in use by another gearbox"), "{said}");
-    let (mut client, _) = resume(broker.mqtt, "reader", false, 3600, None);
-    client.subscribe("t", 1);
-    drop(client);
+    sleeper(broker.mqtt, "reader", "t", 1);
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
     for id in 1..=40 {
-        send(&mut talker, "t", &payload(&id.to_string()), 1, id);
+        deliver(&mut talker, "t", &payload(&id.to_string()), 1, id);
     }
     broker.kill();
     let (code, said) = repair(&[]);

@@ -11,8 +11,8 @@ use crate::Case;
 use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::{Column, discover};
 use crate::raw::{
-    CONNACK, DUP, Got, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Raw, ack, durable_connect,
-    publish, publish_raw, resume,
+    CONNACK, DUP, Got, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Raw, ack, deliver,
+    durable_connect, publish, publish_raw, resume, sleeper,
 };
 use crate::wait::{PATIENCE, until};
 
@@ -29,24 +29,6 @@ pub const CASES: &[Case] = &[
 
 fn start(column: &Column, dir: &Path, shards: usize) -> Broker {
     Broker::start_with(column, &Options { data_dir: Some(dir), shards, ..Options::default() })
-}
-
-/// A durable session that is subscribed and away.
-fn sleeper(broker: SocketAddr, id: &str, filter: &str, qos: u8) {
-    let (mut client, _) = resume(broker, id, false, 3600, None);
-    client.subscribe(filter, qos);
-}
-
-/// Publishes and waits until it is taken.
-fn send(client: &mut Raw, topic: &str, payload: &str, qos: u8, id: u16) {
-    client.send(&publish(5, topic, payload.as_bytes(), qos, id));
-    if qos == 1 {
-        client.expect(PUBACK);
-    } else {
-        client.expect(PUBREC);
-        client.send(&ack(PUBREL, id));
-        client.expect(PUBCOMP);
-    }
 }
 
 /// The next message: payload, identifier, whether it is marked as sent before.
@@ -81,7 +63,7 @@ fn survive(column: &Column, end: impl Fn(&mut Broker)) {
         let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
         for number in 0..20_u16 {
             let payload = format!("{round}-{number}");
-            send(&mut talker, "news/x", &payload, 1 + (number % 2) as u8, number + 1);
+            deliver(&mut talker, "news/x", &payload, 1 + (number % 2) as u8, number + 1);
             expected.push(payload);
         }
         end(&mut broker);
@@ -104,7 +86,7 @@ fn sent_again(column: &Column) {
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
     let mut sent = Vec::new();
     for number in 0..10_u16 {
-        send(&mut talker, "t", &number.to_string(), 1 + (number % 2) as u8, number + 1);
+        deliver(&mut talker, "t", &number.to_string(), 1 + (number % 2) as u8, number + 1);
         let (payload, id, dup) = message(&mut reader);
         assert!(payload == number.to_string() && !dup);
         sent.push((payload, id));
@@ -171,7 +153,7 @@ fn writer_with_the_first(column: &Column) {
             sleeper(broker.mqtt, "reader", "t", 1);
         }
         let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
-        send(&mut talker, "t", &round.to_string(), 1, 1);
+        deliver(&mut talker, "t", &round.to_string(), 1, 1);
         if round == 2 {
             let (mut reader, _) = resume(broker.mqtt, "reader", false, 3600, None);
             for expected in 0..3 {
@@ -200,7 +182,7 @@ fn one_directory(column: &Column) {
         }
         drop(reader);
         let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
-        send(&mut talker, "t", other.name, 1 + (round % 2) as u8, 1);
+        deliver(&mut talker, "t", other.name, 1 + (round % 2) as u8, 1);
         expected.push(other.name.to_owned());
         broker.kill();
     }
@@ -212,7 +194,7 @@ fn damage_is_named(column: &Column) {
     sleeper(broker.mqtt, "reader", "t", 1);
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
     for id in 1..20 {
-        send(&mut talker, "t", "x", 1, id);
+        deliver(&mut talker, "t", "x", 1, id);
     }
     broker.kill();
     let journal = folder.path().join("journal");

@@ -8,7 +8,7 @@ use crate::Case;
 use crate::broker::{Broker, Options, temporary_folder};
 use crate::column::Column;
 use crate::raw::{
-    Got, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Raw, ack, publish, resume,
+    Got, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Raw, ack, deliver, resume, sleeper,
 };
 use crate::wait::PATIENCE;
 
@@ -33,25 +33,12 @@ fn sum(broker: &Broker, metric: &str) -> u64 {
     broker.metric(metric).iter().sum()
 }
 
-/// A durable session that is subscribed and away.
-fn sleeper(broker: &Broker, id: &str, filter: &str, qos: u8) {
-    let (mut client, _) = resume(broker.mqtt, id, false, 3600, None);
-    client.subscribe(filter, qos);
-}
-
 /// Publishes at QoS 1 and waits until all are taken.
 fn fill(broker: &Broker, topic: &str, payloads: impl Iterator<Item = String>, qos: u8) {
     let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
     for (number, payload) in payloads.enumerate() {
         let id = (number % 100) as u16 + 1;
-        talker.send(&publish(5, topic, payload.as_bytes(), qos, id));
-        if qos == 1 {
-            talker.expect(PUBACK);
-        } else {
-            talker.expect(PUBREC);
-            talker.send(&ack(PUBREL, id));
-            talker.expect(PUBCOMP);
-        }
+        deliver(&mut talker, topic, &payload, qos, id);
     }
 }
 
@@ -74,7 +61,7 @@ fn lie_on_the_disk(column: &Column) {
     let mut broker = start(column, folder.path());
     let mut readers = [("one", 1, 0), ("two", 2, 0), ("three", 2, 0)];
     for (name, qos, _) in readers {
-        sleeper(&broker, name, "t/#", qos);
+        sleeper(broker.mqtt, name, "t/#", qos);
     }
     let payload = |number: u32| format!("{number:05}{}", "x".repeat(1_000));
     fill(&broker, "t/1", (0..MESSAGES).map(payload), 2);
@@ -130,7 +117,7 @@ fn lie_on_the_disk(column: &Column) {
 fn damaged_message(column: &Column) {
     let folder = temporary_folder();
     let broker = start(column, folder.path());
-    sleeper(&broker, "reader", "t", 1);
+    sleeper(broker.mqtt, "reader", "t", 1);
     fill(&broker, "t", ["first", "victim", "last"].map(str::to_owned).into_iter(), 1);
     let mut damaged = 0;
     for entry in fs::read_dir(folder.path().join("journal")).expect("there is a journal") {
@@ -158,7 +145,7 @@ fn damaged_message(column: &Column) {
 fn leaving_member(column: &Column) {
     let folder = temporary_folder();
     let broker = start(column, folder.path());
-    sleeper(&broker, "leaver", "$share/g/t", 1);
+    sleeper(broker.mqtt, "leaver", "$share/g/t", 1);
     fill(&broker, "t", (0..50).map(|number| number.to_string()), 1);
     let (mut stayer, _) = resume(broker.mqtt, "stayer", false, 3600, None);
     stayer.subscribe("$share/g/t", 1);
