@@ -135,7 +135,7 @@ impl SegmentHeader {
     }
 }
 
-/// Fills in the header of a frame whose records stand behind the space for it.
+/// The checksum of a frame whose records stand behind the space for its header.
 pub(crate) fn frame_crc(frame: &[u8], records: u32, sequence: u64, of: &SegmentHeader) -> u32 {
     let header = encode_frame_header(frame.len(), 0, records, sequence, of);
     crc_of_frame(&header, &frame[FRAME_HEADER_BYTES..])

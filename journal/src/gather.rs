@@ -278,13 +278,14 @@ impl Gather {
     }
 
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, State::Failed(_) | State::Closed)
+        !self.state.is_running()
     }
 
     pub fn state(&self) -> &State {
         &self.state
     }
 
+    #[cfg(test)]
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }

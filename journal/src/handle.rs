@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rt_abstract::{MaybeSend, Notify, Runtime};
@@ -28,7 +28,6 @@ pub(crate) struct Inner {
     gather: Mutex<Gather>,
     durable: AtomicU64,
     written: AtomicU64,
-    waiting_bytes: AtomicUsize,
     watchers: Mutex<Vec<Arc<Notify>>>,
     /// Wakes the writer.
     pub work: Notify,
@@ -52,10 +51,14 @@ impl Journal {
             return Ok(Appended::new(gather.last(), usage.end));
         }
         let appended = gather.append(batch, class)?;
-        self.inner.waiting_bytes.store(gather.waiting_bytes(), Ordering::Relaxed);
         drop(gather);
         self.inner.work.notify();
         Ok(appended)
+    }
+
+    /// The ticket of what was appended last, whoever did it.
+    pub fn last(&self) -> Ticket {
+        self.inner.with(|gather| gather.last())
     }
 
     /// Everything up to here is synced: it is there after a loss of power.
@@ -77,11 +80,6 @@ impl Journal {
     /// Whether it runs.
     pub fn state(&self) -> State {
         self.inner.with(|gather| gather.state().clone())
-    }
-
-    /// Bytes of records that are not durable: for back-pressure before [`Refused::Busy`] comes.
-    pub fn waiting_bytes(&self) -> usize {
-        self.inner.waiting_bytes.load(Ordering::Relaxed)
     }
 
     /// Lets go of whole segments before `position`, oldest first, never the one that is written.
@@ -147,7 +145,6 @@ impl Inner {
             written: AtomicU64::new(tail.sequence),
             gather: Mutex::new(Gather::new(options.clone(), tail, spares)),
             options,
-            waiting_bytes: AtomicUsize::new(0),
             watchers: Mutex::default(),
             work: Notify::new(),
             house: Notify::new(),
@@ -167,11 +164,7 @@ impl Inner {
 
     /// The frame in flight is synced.
     pub fn set_durable(&self, sequence: u64) {
-        let waiting_bytes = self.with(|gather| {
-            gather.finish();
-            gather.waiting_bytes()
-        });
-        self.waiting_bytes.store(waiting_bytes, Ordering::Relaxed);
+        self.with(|gather| gather.finish());
         self.durable.store(sequence, Ordering::Release);
         self.tell();
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::format::{BLOCK_BYTES, Position, SEGMENT_HEADER_BYTES};
+use crate::format::{BLOCK_BYTES, Position};
 
 /// How a journal works. Everything may change between two runs; the size of segments then changes
 /// only once the journal is empty.
@@ -78,6 +78,13 @@ pub struct Usage {
     pub synced_bytes: u64,
 }
 
+impl State {
+    /// Whether anything may still be appended.
+    pub fn is_running(&self) -> bool {
+        matches!(self, Self::Running | Self::NearlyFull)
+    }
+}
+
 impl Options {
     /// The defaults: segments of 64 MiB, frames up to 1 MiB, 32 MiB in memory, two spare segments.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
@@ -91,8 +98,13 @@ impl Options {
         }
     }
 
+    /// Whether segments may have this size.
+    pub fn is_segment_size(bytes: u64) -> bool {
+        bytes.is_multiple_of(BLOCK_BYTES) && (64 << 10..=1 << 30).contains(&bytes)
+    }
+
     pub(crate) fn check(&self) -> Result<(), String> {
-        if !valid_segment_bytes(self.segment_bytes) {
+        if !Self::is_segment_size(self.segment_bytes) {
             return Err(format!(
                 "a segment of {} bytes: it must be a multiple of 4096 between 64 KiB and 1 GiB",
                 self.segment_bytes
@@ -109,10 +121,4 @@ impl Options {
         }
         Ok(())
     }
-}
-
-pub(crate) fn valid_segment_bytes(bytes: u64) -> bool {
-    bytes.is_multiple_of(SEGMENT_HEADER_BYTES)
-        && bytes.is_multiple_of(BLOCK_BYTES)
-        && (64 << 10..=1 << 30).contains(&bytes)
 }

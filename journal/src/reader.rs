@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rt_abstract::{File, Runtime, Shared};
+use rt_abstract::{File, OpenOptions, Runtime, Shared};
 
 use crate::error::ReadError;
 use crate::format::{Position, RECORD_HEADER_BYTES, checked_record, record_len};
 use crate::gather::Lookup;
 use crate::handle::Inner;
-use crate::segment::{READ, log_path};
+use crate::segment::log_path;
 
 /// Files that a reader keeps open, the ones used last.
 const OPEN_FILES: usize = 16;
@@ -111,7 +111,7 @@ impl<R: Runtime> Reader<R> {
             return Ok(file);
         }
         #[allow(clippy::arc_with_non_send_sync, reason = "local in the single-threaded build")]
-        let file = Arc::new(R::open(&log_path(&self.inner.dir, segment), READ).await?);
+        let file = Arc::new(R::open(&log_path(&self.inner.dir, segment), OpenOptions::READ).await?);
         self.files.with(|files| {
             files.push_front((segment, file.clone()));
             files.truncate(OPEN_FILES);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rt_abstract::{File, MaybeSend, Runtime};
+use rt_abstract::{File, MaybeSend, OpenOptions, Runtime, write_all_at};
 
 use crate::error::{JournalError, OpenError, VisitError};
 use crate::format::{BLOCK_BYTES, Position, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -14,8 +14,8 @@ use crate::handle::{Inner, Journal};
 use crate::options::Options;
 use crate::scan::{End, Scan, walk};
 use crate::segment::{
-    Listing, Segment, WRITE, activate, check_spare, damaged, list, log_path, make_spare, new_path,
-    rename, salt, spare_path, write_all,
+    Listing, Segment, activate, check_spare, damaged, list, log_path, make_spare, new_path, rename,
+    salt, spare_path,
 };
 use crate::writer::Writer;
 
@@ -122,7 +122,7 @@ async fn first_to_read<R: Runtime>(
 /// Opens the last segment for writing behind its frames.
 async fn go_on<R: Runtime>(dir: &Path, end: End) -> Result<Segment<R>, OpenError> {
     let path = log_path(dir, end.segment);
-    let file = R::open(&path, WRITE).await.map_err(JournalError::on("open", &path))?;
+    let file = R::open(&path, OpenOptions::WRITE).await.map_err(JournalError::on("open", &path))?;
     let header = crate::segment::read_header::<R>(&file, &path, end.segment).await?;
     let size = file.size().await.map_err(JournalError::on("measure", &path))?;
     if size < header.segment_bytes {
@@ -139,7 +139,7 @@ async fn go_on<R: Runtime>(dir: &Path, end: End) -> Result<Segment<R>, OpenError
     if end.torn && end.offset < header.segment_bytes {
         // Without its first block it can never be completed by what is written there later.
         let zeros = Bytes::from(vec![0; BLOCK_BYTES as usize]);
-        let written = write_all::<R>(&file, zeros, end.offset).await;
+        let written = write_all_at(&file, zeros, end.offset).await;
         written.map_err(JournalError::on("write", &path))?;
     }
     // What was read may be known to the page cache only, which does not write it again when a sync
@@ -166,7 +166,7 @@ async fn write_again<R: Runtime>(
         }
         let mut piece = Bytes::from(back);
         piece.truncate((end - at) as usize); // an allocator may give more room than was asked for
-        let written = write_all::<R>(file, piece.clone(), at).await;
+        let written = write_all_at(file, piece.clone(), at).await;
         written.map_err(JournalError::on("write", path))?;
         at += piece.len() as u64;
         buffer = piece.try_into_mut().map(Vec::from).unwrap_or_default();

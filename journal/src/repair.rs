@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rt_abstract::{File, MaybeSend, Runtime};
+use rt_abstract::{File, MaybeSend, OpenOptions, Runtime, write_all_at};
 
 use crate::error::{JournalError, OpenError};
 use crate::format::{BLOCK_BYTES, FRAME_HEADER_BYTES, Position, SEGMENT_HEADER_BYTES, padded};
 use crate::scan::{End, Scan, walk};
-use crate::segment::{CREATE_NEW, WRITE, damaged_path, list, log_path, rename, write_all};
+use crate::segment::{damaged_path, list, log_path, rename};
 
 /// What is copied or zeroed at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -214,7 +214,7 @@ async fn behind<R: Runtime>(
 /// Copies what lies at `offset` and behind, and zeroes it once the copy is durable.
 async fn cut_off<R: Runtime>(dir: &Path, segment: u64, offset: u64) -> Result<PathBuf, OpenError> {
     let path = log_path(dir, segment);
-    let file = R::open(&path, WRITE).await.map_err(JournalError::on("open", &path))?;
+    let file = R::open(&path, OpenOptions::WRITE).await.map_err(JournalError::on("open", &path))?;
     let (aside, copy) = create_aside::<R>(dir, segment, offset).await?;
     let size = file.size().await.map_err(JournalError::on("measure", &path))?;
     let (mut at, mut buffer) = (offset, Vec::new());
@@ -226,7 +226,7 @@ async fn cut_off<R: Runtime>(dir: &Path, segment: u64, offset: u64) -> Result<Pa
             break;
         }
         let piece = Bytes::from(back);
-        let written = write_all::<R>(&copy, piece.clone(), at - offset).await;
+        let written = write_all_at(&copy, piece.clone(), at - offset).await;
         written.map_err(JournalError::on("write", &aside))?;
         at += piece.len() as u64;
         buffer = piece.try_into_mut().map(Vec::from).unwrap_or_default();
@@ -238,7 +238,7 @@ async fn cut_off<R: Runtime>(dir: &Path, segment: u64, offset: u64) -> Result<Pa
     while at < size {
         let piece = zeros.slice(..(size - at).min(PIECE_BYTES as u64) as usize);
         let len = piece.len() as u64;
-        let written = write_all::<R>(&file, piece, at).await;
+        let written = write_all_at(&file, piece, at).await;
         written.map_err(JournalError::on("write", &path))?;
         at += len;
     }
@@ -256,7 +256,7 @@ async fn create_aside<R: Runtime>(
     let mut attempt = 0;
     loop {
         let path = damaged_path(dir, segment, offset, attempt);
-        match R::open(&path, CREATE_NEW).await {
+        match R::open(&path, OpenOptions::CREATE_NEW).await {
             Ok(file) => return Ok((path, file)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => {
                 attempt += 1;

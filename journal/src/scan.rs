@@ -6,14 +6,14 @@
 
 use std::path::{Path, PathBuf};
 
-use rt_abstract::{File, MaybeSend, Runtime};
+use rt_abstract::{File, MaybeSend, OpenOptions, Runtime};
 
 use crate::error::{JournalError, OpenError};
 use crate::format::{
     BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, Position, SEGMENT_HEADER_BYTES, SegmentHeader,
     decode_frame_header, frame_is_valid, padded, records,
 };
-use crate::segment::{READ, damaged, log_path, read_header};
+use crate::segment::{damaged, log_path, read_header};
 
 /// How much is read at once. The buffer grows beyond it for a longer frame only.
 const READ_BYTES: usize = 1 << 20;
@@ -164,7 +164,8 @@ impl End {
 impl<R: Runtime> Scan<R> {
     pub async fn open(dir: &Path, number: u64) -> Result<Self, OpenError> {
         let path = log_path(dir, number);
-        let file = R::open(&path, READ).await.map_err(JournalError::on("open", &path))?;
+        let file =
+            R::open(&path, OpenOptions::READ).await.map_err(JournalError::on("open", &path))?;
         let header = read_header::<R>(&file, &path, number).await?;
         if number.checked_add(1).and_then(|next| next.checked_mul(header.segment_bytes)).is_none() {
             return Err(damaged(&path, 0, "its number is impossible"));

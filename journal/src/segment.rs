@@ -3,16 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rt_abstract::{File, OpenOptions, Runtime};
+use rt_abstract::{File, OpenOptions, Runtime, write_all_at};
 
 use crate::error::{JournalError, OpenError};
 use crate::format::{BadHeader, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION};
+use crate::options::Options;
 
-pub(crate) const READ: OpenOptions =
-    OpenOptions { write: false, create: false, create_new: false, direct: false };
-pub(crate) const WRITE: OpenOptions = OpenOptions { write: true, ..READ };
-const CREATE: OpenOptions = OpenOptions { create: true, ..WRITE };
-pub(crate) const CREATE_NEW: OpenOptions = OpenOptions { create_new: true, ..CREATE };
+const CREATE: OpenOptions = OpenOptions { create: true, ..OpenOptions::WRITE };
 
 const DAMAGED: &str = "damaged";
 
@@ -113,7 +110,7 @@ pub(crate) async fn read_header<R: Runtime>(
             &format!("it says that it is segment {:016x}", header.number),
         ));
     }
-    if !crate::options::valid_segment_bytes(header.segment_bytes) {
+    if !Options::is_segment_size(header.segment_bytes) {
         return Err(damaged(path, 0, "the size of the segment is impossible"));
     }
     Ok(header)
@@ -129,7 +126,7 @@ pub(crate) async fn check_spare<R: Runtime>(
     path: &Path,
     segment_bytes: Option<u64>,
 ) -> Result<bool, OpenError> {
-    let file = R::open(path, READ).await.map_err(JournalError::on("open", path))?;
+    let file = R::open(path, OpenOptions::READ).await.map_err(JournalError::on("open", path))?;
     let block = read_block::<R>(&file, path).await?;
     let ours = match SegmentHeader::decode(&block) {
         Err(BadHeader::Foreign) => block.iter().all(|&byte| byte == 0),
@@ -184,7 +181,7 @@ async fn fill<R: Runtime>(
             return Ok(None);
         }
         let len = (segment_bytes - at).min(ZEROS_BYTES as u64);
-        write_all::<R>(&file, zeros.slice(..len as usize), at)
+        write_all_at(&file, zeros.slice(..len as usize), at)
             .await
             .map_err(JournalError::on("write", path))?;
         at += len;
@@ -203,9 +200,10 @@ pub(crate) async fn activate<R: Runtime>(
     header: SegmentHeader,
 ) -> Result<Segment<R>, JournalError> {
     let (spare, path) = (spare_path(dir, id), log_path(dir, header.number));
-    let file = R::open(&spare, WRITE).await.map_err(JournalError::on("open", &spare))?;
+    let file =
+        R::open(&spare, OpenOptions::WRITE).await.map_err(JournalError::on("open", &spare))?;
     let block = Bytes::from(header.encode());
-    write_all::<R>(&file, block, 0).await.map_err(JournalError::on("write", &spare))?;
+    write_all_at(&file, block, 0).await.map_err(JournalError::on("write", &spare))?;
     file.sync_data().await.map_err(JournalError::on("sync", &spare))?;
     rename::<R>(dir, &spare, &path).await?;
     Ok(Segment { header, path, file })
@@ -226,28 +224,6 @@ pub(crate) fn salt<R: Runtime>() -> u64 {
     let mut bytes = [0; 8];
     R::fill_random(&mut bytes);
     u64::from_le_bytes(bytes)
-}
-
-/// Writes all of `bytes`, however the system splits it.
-pub(crate) async fn write_all<R: Runtime>(
-    file: &R::File,
-    mut bytes: Bytes,
-    mut offset: u64,
-) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let (result, back) = file.write_at(bytes, offset).await;
-        bytes = back;
-        match result {
-            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                bytes = bytes.slice(count..);
-                offset += count as u64;
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// The header block, or as much of it as there is.

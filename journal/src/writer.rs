@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::future::{join, select};
-use rt_abstract::{File, Runtime, Shared, Shutdown};
+use rt_abstract::{File, Runtime, Shared, Shutdown, write_all_at};
 
 use crate::error::JournalError;
 use crate::format::{encode_frame_header, frame_crc};
@@ -14,7 +14,7 @@ use crate::gather::Frame;
 use crate::handle::Inner;
 use crate::house::House;
 use crate::options::State;
-use crate::segment::{Segment, write_all};
+use crate::segment::Segment;
 
 /// Writes what is appended. Dropping it instead of running it to its end makes the journal fail.
 pub struct Writer<R: Runtime> {
@@ -121,7 +121,7 @@ async fn write_frame<R: Runtime>(
     drop(bytes); // so that the header can be put in
     let header = encode_frame_header(length, crc, records, sequence, &active.header);
     let Some(bytes) = inner.with(|gather| gather.seal(header)) else { return Ok(()) };
-    let written = write_all::<R>(&active.file, bytes, offset).await;
+    let written = write_all_at(&active.file, bytes, offset).await;
     written.map_err(JournalError::on("write", &active.path))?;
     inner.set_written(sequence);
     active.file.sync_data().await.map_err(JournalError::on("sync", &active.path))?;

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::io;
 
+use bytes::Bytes;
+
 use crate::buf::{IoBuf, IoBufMut};
 use crate::io::BufResult;
 use crate::send::{MaybeSend, MaybeSync};
@@ -19,6 +21,36 @@ pub struct OpenOptions {
     /// Bypass the page cache (`O_DIRECT`): offsets, lengths and buffer addresses must then be
     /// multiples of the device's block size.
     pub direct: bool,
+}
+
+impl OpenOptions {
+    /// An existing file, to read.
+    pub const READ: Self = Self { write: false, create: false, create_new: false, direct: false };
+    /// An existing file, to read and write.
+    pub const WRITE: Self = Self { write: true, ..Self::READ };
+    /// A file that is not there yet, to read and write.
+    pub const CREATE_NEW: Self = Self { create: true, create_new: true, ..Self::WRITE };
+}
+
+/// Writes all of `bytes` at `offset`, however the system splits it.
+///
+/// # Errors
+/// What the system said; `ErrorKind::WriteZero` when it takes nothing.
+pub async fn write_all_at<F: File>(file: &F, mut bytes: Bytes, mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let (result, back) = file.write_at(bytes, offset).await;
+        bytes = back;
+        match result {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                bytes = bytes.slice(count..);
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// An open file. All operations take `&self`: several may be pending at once, on ranges that

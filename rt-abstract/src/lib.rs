@@ -32,7 +32,7 @@ pub mod suite;
 mod time;
 
 pub use buf::{IoBuf, IoBufMut, Piece, Slice};
-pub use fs::{File, OpenOptions};
+pub use fs::{File, OpenOptions, write_all_at};
 pub use io::{AsyncRead, AsyncWrite, BufResult, Closer};
 pub use mailbox::{Full, Receiver, Sender, mailbox};
 pub use net::{Address, Listener, Peer, Stream, bind, bound_address, remove_socket_file};

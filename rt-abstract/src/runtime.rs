@@ -87,7 +87,7 @@ pub trait Runtime: Copy + fmt::Debug + Send + Sync + 'static {
 
     /// CPU time that the calling thread has used: tells running from waiting to run.
     fn thread_cpu_time() -> Duration {
-        crate::os::thread_cpu_time()
+        os::thread_cpu_time()
     }
 
     /// Fills `bytes` with unpredictable bytes.

@@ -87,10 +87,7 @@ impl Settings {
                 return invalid(&path, "is not a topic filter");
             }
         }
-        let segments = 64 << 10..=1 << 30;
-        if !segments.contains(&self.journal.segment_bytes)
-            || !self.journal.segment_bytes.is_multiple_of(4096)
-        {
+        if !journal::Options::is_segment_size(self.journal.segment_bytes) {
             return invalid("journal.segment_bytes", "must be 65536 to 1073741824, by 4096");
         }
         if !(1 << 20..=MAX_WAITING_BYTES).contains(&self.journal.max_waiting_bytes) {

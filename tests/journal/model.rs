@@ -112,7 +112,7 @@ async fn history<R: Runtime>(dir: PathBuf, steps: Vec<Step>) {
                     Err(refused) => assert_eq!(refused, Refused::Busy),
                 }
                 // One that was refused may leave nothing to be synced.
-                let idle = running.until(|journal| journal.waiting_bytes() == 0);
+                let idle = running.until(|journal| journal.usage().waiting_bytes == 0);
                 select(pin!(disk.sync_waits()), pin!(idle)).await;
                 let mut bits = *bits;
                 let mut keep = || {

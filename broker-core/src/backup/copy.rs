@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use bytes::Bytes;
-use rt_abstract::{File, OpenOptions, Runtime};
+use rt_abstract::{File, OpenOptions, Runtime, write_all_at};
 
 use super::{BackupError, Bound, FileEntry, refused};
 
@@ -12,11 +12,6 @@ use super::{BackupError, Bound, FileEntry, refused};
 const PIECE_BYTES: u64 = 256 << 10;
 /// A sync comes after so many pieces: those of the journal should not have to wait for a whole file.
 const PIECES_PER_SYNC: usize = 16;
-
-pub(super) const READ: OpenOptions =
-    OpenOptions { write: false, create: false, create_new: false, direct: false };
-const CREATE_NEW: OpenOptions =
-    OpenOptions { write: true, create: true, create_new: true, direct: false };
 
 /// Copies the first `max_bytes` of a file, or all, to the new file `name` below `dir`. Durable when it
 /// returns, but for the name.
@@ -31,8 +26,8 @@ pub(super) async fn copy<R: Runtime>(
         return refused(format!("{} has a name that is not plain text", from.display()));
     };
     let to = dir.join(name);
-    let source = R::open(from, READ).await.map_err(on("open", from))?;
-    let target = R::open(&to, CREATE_NEW).await.map_err(on("create", &to))?;
+    let source = R::open(from, OpenOptions::READ).await.map_err(on("open", from))?;
+    let target = R::open(&to, OpenOptions::CREATE_NEW).await.map_err(on("create", &to))?;
     let mut entry = FileEntry { name: text.to_owned(), bytes: 0, crc32c: 0 };
     let (mut buffer, mut pieces) = (Vec::new(), 0);
     while entry.bytes < max_bytes {
@@ -52,7 +47,7 @@ pub(super) async fn copy<R: Runtime>(
         }
         back.truncate(wanted); // the buffer may be larger
         let piece = Bytes::from(back);
-        write_all::<R>(&target, piece.clone(), entry.bytes).await.map_err(on("write", &to))?;
+        write_all_at(&target, piece.clone(), entry.bytes).await.map_err(on("write", &to))?;
         entry.crc32c = crc32c::crc32c_append(entry.crc32c, &piece);
         entry.bytes += piece.len() as u64;
         pieces += 1;
@@ -67,8 +62,8 @@ pub(super) async fn copy<R: Runtime>(
 
 /// Writes a new file, durably but for its name.
 pub(super) async fn write_new<R: Runtime>(path: &Path, bytes: Bytes) -> Result<(), BackupError> {
-    let file = R::open(path, CREATE_NEW).await.map_err(on("create", path))?;
-    write_all::<R>(&file, bytes, 0).await.map_err(on("write", path))?;
+    let file = R::open(path, OpenOptions::CREATE_NEW).await.map_err(on("create", path))?;
+    write_all_at(&file, bytes, 0).await.map_err(on("write", path))?;
     file.sync_data().await.map_err(on("sync", path))
 }
 
@@ -84,25 +79,4 @@ pub(super) async fn sync_dir<R: Runtime>(dir: &Path) -> Result<(), BackupError> 
 pub(super) fn on(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {
     let path = path.display().to_string();
     move |source| BackupError::Io { action, path, source }
-}
-
-async fn write_all<R: Runtime>(
-    file: &R::File,
-    mut bytes: Bytes,
-    mut offset: u64,
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let (result, back) = file.write_at(bytes, offset).await;
-        bytes = back;
-        match result {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                bytes = bytes.slice(count..);
-                offset += count as u64;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

@@ -20,10 +20,11 @@ use std::path::{Component, Path};
 use std::str::FromStr;
 
 use bytes::Bytes;
-use rt_abstract::{File, Runtime};
+use meta::store::DB_DIR;
+use rt_abstract::{File, OpenOptions, Runtime};
 use serde::{Deserialize, Serialize};
 
-use super::copy::{READ, on, sync_dir, write_new};
+use super::copy::{on, sync_dir, write_new};
 use super::{BackupError, JOURNAL_DIR, META_DIR, refused};
 
 /// The layout of backups: 1 is the first.
@@ -107,7 +108,7 @@ impl Manifest {
     /// Reads that of the backup in `dir`.
     pub(super) async fn read<R: Runtime>(dir: &Path) -> Result<Self, BackupError> {
         let path = dir.join(FILE);
-        let file = match R::open(&path, READ).await {
+        let file = match R::open(&path, OpenOptions::READ).await {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let dir = dir.display();
@@ -217,7 +218,7 @@ fn is_ours(name: &Path) -> bool {
         .collect();
     match parts.as_deref() {
         Some([dir, _]) => [JOURNAL_DIR, META_DIR].contains(dir),
-        Some([dir, inner, _]) => *dir == META_DIR && *inner == "db",
+        Some([dir, inner, _]) => *dir == META_DIR && *inner == DB_DIR,
         _ => false,
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Component, Path};
 use std::time::Duration;
 
 use journal::{Hold, OpenError, State, Verdict};
-use meta::store::StoreError;
+use meta::store::{DB_DIR, StoreError};
 use rt_abstract::{Instant, Runtime, Shutdown};
 
 use crate::node::Node;
@@ -149,7 +149,7 @@ pub async fn restore<R: Runtime>(from: &Path, to: &Path) -> Result<Manifest, Bac
     let manifest = Manifest::read::<R>(from).await?;
     let bound = Bound { deadline: None, stop: None, journal: None };
     let (meta, journal) = (to.join(META_DIR), to.join(JOURNAL_DIR));
-    let inner = meta.join("db");
+    let inner = meta.join(DB_DIR);
     for dir in [&meta, &inner, &journal] {
         make_dir::<R>(dir).await?;
     }
@@ -183,7 +183,7 @@ async fn copy_all<R: Runtime>(
     manifest: &mut Manifest,
 ) -> Result<(), BackupError> {
     let meta = dir.join(META_DIR);
-    let inner = meta.join("db");
+    let inner = meta.join(DB_DIR);
     make_dir::<R>(&meta).await?;
     make_dir::<R>(&inner).await?;
     for name in names {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use journal::{Batch, Class, Journal, Position, Usage};
+use journal::{Batch, Journal, Position, Usage};
 use mqtt::topic;
 use rt_abstract::Notify;
 
@@ -114,8 +114,7 @@ impl Messages {
 
     /// The ticket of the last unit in the journal, whoever appended it.
     pub(crate) fn last_ticket(&self) -> u64 {
-        let last = self.journal.append(&mut Batch::new(), Class::Always);
-        last.map_or(u64::MAX, |last| last.ticket.get())
+        self.journal.last().get()
     }
 
     pub(crate) fn unsettled(&self) -> &Unsettled {

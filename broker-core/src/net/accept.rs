@@ -1,12 +1,11 @@
 //! Accepting connections, and taking over those that other shards accepted.
 
-use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures_util::future::{Either, select};
 use rt_abstract::{Closer, Listener, Notify, Receiver, Runtime, Shared, Shutdown};
 
 use super::connection::serve_connection;
@@ -72,18 +71,17 @@ pub(super) async fn mail_loop<R: Runtime>(
         let behind = core.with(|core| core.shard.has_unappended());
         let lanes = if behind { Lane::Data as usize } else { LANES };
         let received = {
-            let mut receiving = pin!(mailbox.receive_from(lanes, &mut batch, MAIL_PER_TURN));
-            let mut news = pin!(stored.notified());
-            poll_fn(|cx| match receiving.as_mut().poll(cx) {
-                Poll::Pending if behind => news.as_mut().poll(cx).map(|()| None),
-                receiving => receiving.map(Some),
-            })
-            .await
+            let receiving = pin!(mailbox.receive_from(lanes, &mut batch, MAIL_PER_TURN));
+            match behind {
+                false => receiving.await,
+                true => match select(receiving, pin!(stored.notified())).await {
+                    Either::Left((received, _)) => received,
+                    Either::Right(_) => continue,
+                },
+            }
         };
-        match received {
-            None => continue,
-            Some(0) => return,
-            Some(_) => {}
+        if received == 0 {
+            return;
         }
         let mut stop = false;
         enter(&core, |core, now_ms| {

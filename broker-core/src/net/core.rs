@@ -50,6 +50,11 @@ pub(super) fn enter<R: Runtime, T>(
     })
 }
 
+/// Wall clock minus the shards' clock, in milliseconds.
+pub(super) fn wall_offset_ms<R: Runtime>() -> u64 {
+    R::wall_clock_ms().saturating_sub(R::now().as_millis())
+}
+
 impl<R: Runtime> Core<R> {
     pub(super) fn new(
         shard: Shard,

@@ -12,7 +12,7 @@ use meta::store::{StoreError, View};
 use meta::{Handle, ProposeError};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
-use super::core::{Core, enter};
+use super::core::{Core, enter, wall_offset_ms};
 use super::messages;
 use crate::node::Node;
 use crate::shard::{Elsewhere, TICK_MS, message_of};
@@ -81,7 +81,7 @@ pub fn follow_metadata<R: Runtime>(node: &Arc<Node>) {
 fn follow<R: Runtime>(node: &Node, here: NodeId, effect: &Effect, later: &[Effect]) {
     match effect {
         Effect::Retained { message, .. } => {
-            let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+            let wall_offset_ms = wall_offset_ms::<R>();
             let message = Arc::new(message_of(message, true, 0, wall_offset_ms));
             node.fabric().retained.lock().set_stored(message);
         }
@@ -121,7 +121,7 @@ fn follow<R: Runtime>(node: &Node, here: NodeId, effect: &Effect, later: &[Effec
 
 /// Takes all retained messages from the metadata in one step: nobody sees a part of them.
 fn reload_retained<R: Runtime>(node: &Node, meta: &Handle) -> Result<(), StoreError> {
-    let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+    let wall_offset_ms = wall_offset_ms::<R>();
     let mut retained = node.fabric().retained.lock();
     retained.clear_users();
     meta.read(|view| {
@@ -221,7 +221,7 @@ impl<R: Runtime> Recorder<R> {
 
 /// Reads all retained messages, on a thread that may block.
 async fn restore_retained<R: Runtime>(node: &Arc<Node>, meta: &Handle) -> Result<(), StoreError> {
-    let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+    let wall_offset_ms = wall_offset_ms::<R>();
     node.fabric().retained.begin_load();
     let (node, meta) = (node.clone(), meta.clone());
     let loaded = R::spawn_blocking(move || {

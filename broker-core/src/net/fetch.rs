@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use journal::{Position, ReadError, Reader};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
-use super::core::{Core, enter};
+use super::core::{Core, enter, wall_offset_ms};
 use crate::messages::{Lately, message_of};
 use crate::node::Node;
 use crate::shard::{Fetch, Lost};
@@ -32,7 +32,7 @@ pub(super) async fn fetch_loop<R: Runtime>(
             fetch.notified().await;
             continue;
         };
-        let wall_offset_ms = R::wall_clock_ms().saturating_sub(R::now().as_millis());
+        let wall_offset_ms = wall_offset_ms::<R>();
         let (read, is_whole) = read(&reader, &mut lately, &wanted, wall_offset_ms).await;
         enter(&core, |core, now_ms| core.shard.on_fetched(wanted, read, now_ms));
         if !is_whole {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use journal::{Batch, Class, Journal, Refused, State};
+use journal::{Class, Refused};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
 use super::core::{Core, enter};
@@ -76,15 +76,11 @@ pub(super) async fn end_rest(node: &Node, id: u8) {
             }
         }
     }
-    let Ok(last) = journal.append(&mut Batch::new(), Class::Always) else { return };
-    while journal.durable() < last.ticket && is_running(journal) {
+    let last = journal.last();
+    while journal.durable() < last && journal.state().is_running() {
         wake.notified().await;
     }
     wake.notify(); // whoever waits there next looks once
-}
-
-fn is_running(journal: &Journal) -> bool {
-    matches!(journal.state(), State::Running | State::NearlyFull)
 }
 
 /// Lets the shard look, whenever there is news of the journal or of other shards; `told` is called

@@ -157,6 +157,14 @@ impl Shard {
         self.arm_session(session);
     }
 
+    /// Another connection has the session from now on [MQTT-3.1.4-3].
+    pub(super) fn take_over(&mut self, old: ConnKey, parting: Parting, now_ms: u64) {
+        self.stats.takeovers.add(1);
+        self.say_disconnect(old, ReasonCode::SessionTakenOver);
+        self.detach(old, parting, now_ms);
+        self.close(old, now_ms);
+    }
+
     /// Ends a session: its subscriptions go, and its will is published if it has one; of a durable
     /// one when the end is recorded.
     pub(super) fn end_session(&mut self, key: SessionKey, now_ms: u64) {

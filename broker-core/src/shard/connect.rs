@@ -239,12 +239,9 @@ impl Shard {
         if let Some(old) = self.find_session(client_id)
             && let Some(old_conn) = self.sessions[old.0 as usize].conn
         {
-            self.stats.takeovers.add(1);
-            self.say_disconnect(old_conn, ReasonCode::SessionTakenOver);
             let parting = if request.clean_start { Parting::Lost } else { Parting::TakenOver };
             // Ends the old session here and now when its expiry is zero.
-            self.detach(old_conn, parting, now_ms);
-            self.close(old_conn, now_ms);
+            self.take_over(old_conn, parting, now_ms);
         }
         if let Some(old) = self.find_session(client_id) {
             if !request.clean_start {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::record::{ClientKey, SessionRecord};
 use mqtt::protocol::accept;
 use mqtt::session::Will;
-use mqtt::wire::{Packet, ReasonCode, Version, decode_from_client};
+use mqtt::wire::{Packet, Version, decode_from_client};
 
 use super::close::Parting;
 use super::commit::Opening;
@@ -234,10 +234,7 @@ impl Shard {
         let entry = &self.sessions[known.0 as usize];
         let number = entry.number;
         if let Some(old) = entry.conn {
-            self.stats.takeovers.add(1);
-            self.say_disconnect(old, ReasonCode::SessionTakenOver);
-            self.detach(old, Parting::TakenOver, now_ms);
-            self.close(old, now_ms);
+            self.take_over(old, Parting::TakenOver, now_ms);
         }
         let is_left = self.sessions.get(known.0 as usize).is_some_and(|it| it.number == number);
         if ends && is_left {

@@ -7,7 +7,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use journal::{Class, Position, Refused, State};
+use journal::{Class, Position, Refused};
 use mqtt::session::{Place, Progress, Queued};
 use mqtt::wire::PacketId;
 
@@ -68,8 +68,7 @@ impl Shard {
     /// Whether anything is not appended that should be. For ever once the journal has failed.
     pub fn has_unappended(&self) -> bool {
         self.recording.as_ref().is_some_and(|recording| {
-            !recording.full.is_empty()
-                && matches!(recording.node.journal().state(), State::Running | State::NearlyFull)
+            !recording.full.is_empty() && recording.node.journal().state().is_running()
         })
     }
 
@@ -147,27 +146,18 @@ impl Shard {
         self.record_progress(key);
     }
 
-    #[cold]
-    fn missing_recording(&mut self) {
-        self.scratch.progress.clear();
-    }
-
     fn record_progress(&mut self, key: SessionKey) {
-        let Self { recording: Some(recording), sessions, scratch, .. } = self else {
-            return self.missing_recording();
+        let Self { recording, sessions, scratch, .. } = self;
+        let generation = sessions.get(key.0 as usize).map_or(0, |entry| entry.generation);
+        let Some(recording) = recording.as_mut().filter(|_| generation > 0) else {
+            return scratch.progress.clear(); // nothing that it has is recorded
         };
-        let Some(entry) = sessions.get(key.0 as usize) else { return self.missing_recording() };
-        let generation = entry.generation;
-        if generation == 0 {
-            return self.missing_recording(); // nothing that it has is recorded
-        }
         for progress in scratch.progress.drain(..) {
             match progress {
                 Progress::Done { seq, place } => {
                     recording.dead(place);
                     recording.done(Done { generation, seq });
                 }
-                Progress::Received { place, .. } if generation == 0 => recording.dead(place),
                 Progress::Received { seq, place } => {
                     let at = recording.push(&Record::Received(Done { generation, seq }));
                     let what = What::Received(seq);

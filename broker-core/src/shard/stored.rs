@@ -10,7 +10,7 @@ use meta::record::{
     ClientKey, DEFAULT_TENANT, SessionRecord, StoredMessage, StoredSubscription, StoredWill,
 };
 use mqtt::session::{Draft, Message, Will};
-use mqtt::wire::{QoS, ReasonCode, SubscribeOptions};
+use mqtt::wire::{QoS, SubscribeOptions};
 
 use super::Shard;
 use super::close::Parting;
@@ -122,10 +122,7 @@ impl Shard {
                 self.record_ended(key);
                 self.set_generation(key, 0);
                 if let Some(conn) = conn {
-                    self.stats.takeovers.add(1);
-                    self.say_disconnect(conn, ReasonCode::SessionTakenOver);
-                    self.detach(conn, Parting::TakenOver, now_ms);
-                    self.close(conn, now_ms);
+                    self.take_over(conn, Parting::TakenOver, now_ms);
                 }
                 if let Some(key) = self.find_session(client) {
                     self.end_session(key, now_ms);

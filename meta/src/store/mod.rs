@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 pub use memory::MemoryStore;
-pub use rocks::{Inspection, RocksStore, inspect};
+pub use rocks::{DB_DIR, Inspection, RocksStore, inspect};
 
 /// A group of keys with an order and a life of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

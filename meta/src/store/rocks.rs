@@ -33,6 +33,9 @@ pub use frozen::{Inspection, inspect};
 
 type Database = DBWithThreadMode<MultiThreaded>;
 
+/// Where the database lies below the store's directory.
+pub const DB_DIR: &str = "db";
+
 const LOG: &str = "log";
 const META: &str = "meta";
 /// The state's family has a number in its name, which grows with every state that is replaced.
@@ -78,7 +81,7 @@ impl RocksStore {
     pub fn open(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
         let found = format::inspect(dir, node)?;
         let cache = Cache::new_lru_cache(CACHE_BYTES);
-        let path = dir.join("db");
+        let path = dir.join(DB_DIR);
         let new = found == format::Found::Nothing;
         let mut options = database_options();
         options.create_if_missing(new);

@@ -89,9 +89,7 @@ impl Queue {
         let size = queued.size_bytes();
         self.bytes -= size;
         self.here_bytes -= size;
-        if self.here.is_empty() && self.here.capacity() > KEPT {
-            self.here = VecDeque::new();
-        }
+        self.trim_here();
         Some(queued)
     }
 
@@ -142,9 +140,7 @@ impl Queue {
             self.here_bytes -= queued.size_bytes();
             self.insert_stored(Reference::to(queued));
         }
-        if self.here.is_empty() && self.here.capacity() > KEPT {
-            self.here = VecDeque::new();
-        }
+        self.trim_here();
     }
 
     /// Lets go of all that can be read back.
@@ -225,6 +221,13 @@ impl Queue {
     fn insert_stored(&mut self, reference: Reference) {
         let at = self.stored.partition_point(|other| other.seq < reference.seq);
         self.stored.insert(at, reference);
+    }
+
+    #[inline]
+    fn trim_here(&mut self) {
+        if self.here.is_empty() && self.here.capacity() > KEPT {
+            self.here = VecDeque::new();
+        }
     }
 
     fn trim_stored(&mut self) {

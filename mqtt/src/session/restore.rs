@@ -1,7 +1,5 @@
 //! The numbers of a session's messages over the end of a process: what the next one takes up.
 
-use std::collections::VecDeque;
-
 use super::outgoing::{Outgoing, id_of};
 use super::place::Place;
 use super::reference::{Owed, Reference};
@@ -137,7 +135,6 @@ impl Outgoing {
         }
         restored.inflight.raise_order(sent_seq);
         restored.next_seq = next_seq.max(1);
-        restored.resend = VecDeque::new();
         restored
     }
 }

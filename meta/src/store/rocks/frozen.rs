@@ -9,7 +9,8 @@ use rocksdb::checkpoint::Checkpoint;
 
 use super::view::DbView;
 use super::{
-    Database, GENERATION, META, database_options, family_options, format, refused, state_name,
+    DB_DIR, Database, GENERATION, META, database_options, family_options, format, refused,
+    state_name,
 };
 use crate::codec;
 use crate::raft::snapshot::Position;
@@ -43,7 +44,7 @@ pub struct Inspection {
 /// As for opening.
 pub fn inspect(dir: &Path) -> Result<Option<Inspection>, StoreError> {
     let Some((node, version)) = format::read(dir)? else { return Ok(None) };
-    let path = dir.join("db");
+    let path = dir.join(DB_DIR);
     let cache = rocksdb::Cache::new_lru_cache(super::CACHE_BYTES);
     let options = database_options();
     let families = Database::list_cf(&options, &path).map_err(|error| refused(dir, &error))?;
@@ -84,7 +85,7 @@ pub(super) fn freeze(db: &Database, dir: PathBuf, node: NodeId) -> Result<Frozen
         StoreError::failed(format!("making a checkpoint in {}", frozen.dir.display()), reason)
     };
     fs::create_dir_all(&frozen.dir).map_err(|error| failed(error.to_string()))?;
-    let inner = frozen.dir.join("db");
+    let inner = frozen.dir.join(DB_DIR);
     Checkpoint::new(db)
         .and_then(|checkpoint| checkpoint.create_checkpoint(&inner))
         .map_err(|error| failed(error.to_string()))?;
@@ -99,7 +100,7 @@ fn names(inner: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(inner)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
-            names.push(Path::new("db").join(entry.file_name()));
+            names.push(Path::new(DB_DIR).join(entry.file_name()));
         }
     }
     names.sort();
@@ -138,7 +139,7 @@ mod tests {
         put(&store, "before");
         let frozen = store.freeze().expect("freezes");
         put(&store, "after");
-        fs::create_dir_all(copy.join("db")).expect("made");
+        fs::create_dir_all(copy.join(DB_DIR)).expect("made");
         for name in frozen.files() {
             fs::copy(frozen.dir().join(name), copy.join(name)).expect("copied");
         }
