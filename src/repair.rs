@@ -124,7 +124,8 @@ impl Visit for Cut<'_> {
     }
 }
 
-fn on_a_backend<T>(work: impl Visit<Output = Result<T, String>>) -> Result<T, String> {
+/// Runs it on whichever backend this build has.
+pub fn on_a_backend<T>(work: impl Visit<Output = Result<T, String>>) -> Result<T, String> {
     let backend = Backend::for_tools();
     backend.and_then(|backend| backend.with(work)).ok_or("this build has no backend")?
 }

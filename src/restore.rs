@@ -5,7 +5,7 @@ use std::path::Path;
 use broker_core::backup::{self, Manifest};
 use rt_abstract::{RunOptions, Runtime};
 
-use crate::backend::{Backend, Visit};
+use crate::backend::Visit;
 use crate::cli::RestoreArgs;
 use crate::{data_dir, repair};
 
@@ -16,9 +16,7 @@ use crate::{data_dir, repair};
 pub fn restore(args: &RestoreArgs) -> Result<String, String> {
     let to = &args.data_dir;
     let _locked = data_dir::begin_restore(to)?;
-    let manifest = Backend::for_tools()
-        .and_then(|backend| backend.with(Copy { from: &args.from, to }))
-        .ok_or("this build has no backend")??;
+    let manifest = repair::on_a_backend(Copy { from: &args.from, to })?;
     let (report, sound) = repair::inspect(to)?;
     if !sound || report.node != Some(manifest.node) {
         return Err(format!("what was restored is not sound:\n{}", report.text));

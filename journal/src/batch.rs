@@ -59,7 +59,7 @@ impl Batch {
     }
 
     /// Drops the records and keeps the buffer.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.bytes.clear();
         self.count = 0;
     }
@@ -74,13 +74,6 @@ impl Batch {
         }
         out.extend_from_slice(&self.bytes);
         self.clear();
-    }
-}
-
-impl Relative {
-    /// Bytes from the begin of the batch.
-    pub fn get(self) -> u32 {
-        self.0
     }
 }
 

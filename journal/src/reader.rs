@@ -16,17 +16,11 @@ const OPEN_FILES: usize = 16;
 /// Read at first; more only for a record that is longer.
 const FIRST_BYTES: usize = 4096;
 
-/// Reads records on one core. Clones share the open files.
+/// Reads records on one core, and keeps some files open.
 #[allow(clippy::arc_with_non_send_sync, reason = "local in the single-threaded build")]
 pub struct Reader<R: Runtime> {
     inner: Arc<Inner>,
     files: Shared<VecDeque<(u64, Arc<R::File>)>>,
-}
-
-impl<R: Runtime> Clone for Reader<R> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), files: self.files.clone() }
-    }
 }
 
 impl<R: Runtime> Reader<R> {
