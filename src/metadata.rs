@@ -26,7 +26,7 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
             let bound = bound_address(&listener).map_err(failed)?;
             Some(ClusterOptions {
                 name: cluster.name.clone(),
-                listener,
+                listener: listener.into(),
                 advertise: advertised(&cluster.advertise, &bound),
                 seeds: cluster.seeds.clone(),
             })

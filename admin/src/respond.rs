@@ -77,7 +77,7 @@ mod tests {
     fn answers() {
         let mut config = Config::default();
         config.listeners[0].address = "127.0.0.1:0".parse().unwrap();
-        let node = Node::bind(config, 2, None).unwrap();
+        let node = Node::bind::<rt_tokio::Tokio>(config, 2, None).unwrap();
         let info = metrics::tests::info();
         let status = |method, path| respond(&method, path, &node, &info).status().as_u16();
         assert_eq!(status(Method::GET, "/health"), 200);

@@ -1,7 +1,6 @@
 //! What all shards of one process share.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -9,7 +8,7 @@ use meta::Handle;
 use meta::steps::Steps;
 use mqtt::routing::SharedRoutes;
 use rt_abstract::{
-    Address, Instant, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
+    Address, Instant, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file,
 };
 
 use crate::access::Access;
@@ -48,7 +47,7 @@ impl From<ConnectStep> for usize {
 #[derive(Debug)]
 pub struct Node {
     config: Config,
-    listeners: Vec<(Address, OwnedFd)>,
+    listeners: Vec<(Address, Socket)>,
     stats: Arc<[Arc<ShardStats>]>,
     shutdown: Shutdown,
     fabric: Arc<Fabric>,
@@ -78,15 +77,19 @@ impl Node {
     /// # Errors
     /// What binding said, with the address in its text; `ErrorKind::InvalidInput` for a number of
     /// shards out of range.
-    pub fn bind(config: Config, shards: usize, meta: Option<Handle>) -> io::Result<Arc<Self>> {
+    pub fn bind<R: Runtime>(
+        config: Config,
+        shards: usize,
+        meta: Option<Handle>,
+    ) -> io::Result<Arc<Self>> {
         if !(1..=MAX_SHARDS).contains(&shards) {
             let text = format!("{shards} shards: 1 to {MAX_SHARDS} are possible");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let mut listeners = Vec::new();
         for listener in &config.listeners {
-            let bound = bind(&listener.address, listener.backlog)
-                .and_then(|fd| Ok((bound_address(&fd)?, fd)))
+            let bound = R::bind(&listener.address, listener.backlog)
+                .and_then(|socket| Ok((socket.local_address()?, socket)))
                 .map_err(|error| {
                     let text = format!("cannot listen on {}: {error}", listener.address);
                     io::Error::new(error.kind(), text)
@@ -96,7 +99,7 @@ impl Node {
         let capacity = [CONTROL_MAIL, config.limits.max_mailbox_messages.max(1)];
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(capacity)).unzip();
         let mut random = [0; 24];
-        os::fill_random(&mut random);
+        R::fill_random(&mut random);
         let (seed, secret) = random.split_at(8);
         let (first, second) = secret.split_at(8);
         let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
@@ -106,7 +109,7 @@ impl Node {
             Retained::new(config.limits.max_retained_messages, config.limits.max_retained_bytes);
         let fabric = Fabric::new(senders, retained, SharedRoutes::new(seed), secret);
         let mut nonce_key = [0; 32];
-        os::fill_random(&mut nonce_key);
+        R::fill_random(&mut nonce_key);
         let access = Arc::new(Access::new(&config.auth, nonce_key));
         Ok(Arc::new(Self {
             config,
@@ -263,8 +266,8 @@ impl Node {
     }
 
     /// The listening sockets for one more shard: all shards accept from the same queues.
-    pub(crate) fn listening_sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.listeners.iter().map(|(_, fd)| fd.as_fd().try_clone_to_owned()).collect()
+    pub(crate) fn listening_sockets(&self) -> io::Result<Vec<Socket>> {
+        self.listeners.iter().map(|(_, socket)| socket.try_clone()).collect()
     }
 
     pub(crate) fn take_mailbox(&self, shard: usize) -> Receiver<Mail, LANES> {

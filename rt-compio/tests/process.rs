@@ -56,7 +56,7 @@ fn writing_to_a_closed_peer_is_an_error_and_no_signal() {
             let options = RunOptions { force_fallback, ..RunOptions::default() };
             Compio::run_cores(&options, |_| async {
                 let (near, far) = std::os::unix::net::UnixStream::pair().expect("pair");
-                let mut near = Compio::adopt(near.into()).expect("adopt");
+                let mut near = Compio::adopt(OwnedFd::from(near).into()).expect("adopt");
                 drop(far);
                 let errors = [
                     near.write(&b"lost"[..]).await.0.expect_err("no peer"),

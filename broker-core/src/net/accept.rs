@@ -88,8 +88,8 @@ pub(super) async fn mail_loop<R: Runtime>(
             for mail in batch.drain(..) {
                 match mail {
                     Mail::Publish(remote) => core.shard.on_mail(&remote, now_ms),
-                    Mail::Adopt(fd, origin, level, bytes) => {
-                        sockets.push((fd, (origin, level), bytes));
+                    Mail::Adopt(socket, origin, level, bytes) => {
+                        sockets.push((socket, (origin, level), bytes));
                     }
                     Mail::Stop => stop = true,
                 }
@@ -100,8 +100,8 @@ pub(super) async fn mail_loop<R: Runtime>(
         }
         // Mail may come faster than it is written out: the writers get their turn.
         R::yield_now().await;
-        for (fd, origin, bytes) in sockets.drain(..) {
-            match R::adopt(fd) {
+        for (socket, origin, bytes) in sockets.drain(..) {
+            match R::adopt(socket) {
                 Ok(stream) => {
                     drop(R::spawn(serve_connection::<R>(
                         node.clone(),

@@ -174,8 +174,8 @@ async fn hand_off<R: Runtime>(
 ) {
     let _counted = node.fabric().count_moving();
     let mailbox = node.fabric().mailbox(owner);
-    let mut mail = match stream.into_fd() {
-        Ok(fd) => Mail::Adopt(fd, origin, level, bytes),
+    let mut mail = match stream.into_socket() {
+        Ok(socket) => Mail::Adopt(socket, origin, level, bytes),
         Err(error) => {
             tracing::warn!(%error, "cannot hand a socket over");
             return;

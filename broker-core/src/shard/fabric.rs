@@ -1,14 +1,13 @@
 //! What shards share: routes, retained messages, and the mail between them.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use mqtt::routing::{ShareGroup, SharedRoutes};
 use mqtt::session::Message;
-use rt_abstract::Sender;
+use rt_abstract::{Sender, Socket};
 use smallvec::SmallVec;
 
 use super::guesses::{Guesses, Origin};
@@ -35,7 +34,7 @@ pub enum Lane {
 pub enum Mail {
     /// A socket whose client belongs here, with where it comes from, what its listener promises, and
     /// the bytes read from it so far.
-    Adopt(OwnedFd, Origin, Level, BytesMut),
+    Adopt(Socket, Origin, Level, BytesMut),
     /// A publish that somebody here wants.
     Publish(Remote),
     /// The node stops: the receiving loop ends.

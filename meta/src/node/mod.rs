@@ -9,12 +9,11 @@ mod propose;
 mod service;
 mod watch;
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openraft::{Config, Raft, SnapshotPolicy};
-use rt_abstract::{Notify, Receiver, Runtime, Shutdown};
+use rt_abstract::{Notify, Receiver, Runtime, Shutdown, Socket};
 
 use crate::handle::{Handle, Request};
 use crate::link;
@@ -67,7 +66,7 @@ pub struct ClusterOptions {
     /// The cluster's name; nodes of another one are refused.
     pub name: String,
     /// A bound, listening socket.
-    pub listener: OwnedFd,
+    pub listener: Socket,
     /// Where the others reach it, `host:port`.
     pub advertise: String,
     /// Nodes to join through, `host:port`, while this one is a member of nothing; empty: it begins a
