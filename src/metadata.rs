@@ -44,6 +44,7 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
             kept_entries: settings.meta.kept_entries,
             max_lag_entries: settings.meta.max_lag_entries,
         },
+        steps: settings.steps.options(settings.steps.slow_apply_ms),
         cluster: cluster_options,
     };
     meta::open(options).map(Some).map_err(|error| match error {

@@ -1,5 +1,6 @@
 //! What an operator may set, as plain checked values. Reading files and flags is the program's job.
 
+use meta::steps::StepOptions;
 use mqtt::access::Users;
 use rt_abstract::Address;
 
@@ -18,6 +19,8 @@ pub struct Config {
     pub durability: DurabilityConfig,
     /// Where messages of durable sessions are kept; without it they are in memory alone.
     pub journal: Option<journal::Options>,
+    /// Whether the steps of a CONNECT are measured.
+    pub steps: StepOptions,
 }
 
 /// What the acknowledgement of a QoS 1 or 2 message promises that is queued to durable sessions.
@@ -181,6 +184,7 @@ impl Default for Config {
             sys_interval_s: 10,
             durability: DurabilityConfig::default(),
             journal: None,
+            steps: StepOptions::default(),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! What all shards of one process share.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use meta::Handle;
 use meta::steps::Steps;
 use mqtt::routing::SharedRoutes;
 use rt_abstract::{
-    Address, Instant, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file,
+    Address, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file,
 };
 
 use crate::access::Access;
@@ -16,31 +16,13 @@ use crate::config::{Config, Level};
 use crate::elsewhere::Told;
 use crate::messages::{Messages, Replay};
 use crate::retained::Retained;
-use crate::shard::{Elsewhere, Fabric, LANES, Mail, slot_of};
+use crate::shard::{CONNECT_STEPS, Elsewhere, Fabric, LANES, Mail, slot_of};
 use crate::stats::{ShardStats, Snapshot};
 
 /// The most shards a node can have.
 pub const MAX_SHARDS: usize = 64;
 /// Sockets on their way to a shard; when full, accepting shards wait.
 const CONTROL_MAIL: usize = 1024;
-
-/// Steps of a CONNECT with a durable session that are timed, as in [`Node::connect_steps`].
-pub const CONNECT_STEPS: [&str; 2] = ["session_process.wait", "session_process.run"];
-
-/// One of [`CONNECT_STEPS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectStep {
-    /// From the proposal to its commit being answered.
-    SessionProcessWait,
-    /// From the answer to the CONNACK being ready.
-    SessionProcessRun,
-}
-
-impl From<ConnectStep> for usize {
-    fn from(step: ConnectStep) -> Self {
-        step as Self
-    }
-}
 
 /// One broker process: its configuration, its listening sockets, its counters, and the switch
 /// that ends it. Made before the runtime starts, so that a busy port is a plain error.
@@ -53,9 +35,7 @@ pub struct Node {
     fabric: Arc<Fabric>,
     access: Arc<Access>,
     meta: Option<Handle>,
-    connect_steps: Steps,
-    /// When a slow CONNECT was logged last, in milliseconds.
-    slow_logged_ms: AtomicU64,
+    connect_steps: Arc<Steps>,
     /// Shards that have not got back yet what the metadata has for them.
     unrestored: AtomicUsize,
     restored: Shutdown,
@@ -111,6 +91,7 @@ impl Node {
         let mut nonce_key = [0; 32];
         R::fill_random(&mut nonce_key);
         let access = Arc::new(Access::new(&config.auth, nonce_key));
+        let connect_steps = Arc::new(Steps::new(&CONNECT_STEPS, shards, config.steps));
         Ok(Arc::new(Self {
             config,
             listeners,
@@ -119,8 +100,7 @@ impl Node {
             fabric: Arc::new(fabric),
             access,
             meta,
-            connect_steps: Steps::new(&CONNECT_STEPS),
-            slow_logged_ms: AtomicU64::new(0),
+            connect_steps,
             unrestored: AtomicUsize::new(shards),
             restored: Shutdown::new(),
             messages: OnceLock::new(),
@@ -226,19 +206,9 @@ impl Node {
         events
     }
 
-    /// Where the time of opening durable sessions goes.
-    pub fn connect_steps(&self) -> &Steps {
+    /// Where the time of CONNECTs goes, by [`CONNECT_STEPS`].
+    pub fn connect_steps(&self) -> &Arc<Steps> {
         &self.connect_steps
-    }
-
-    /// Whether a slow CONNECT may be logged: one per second.
-    pub(crate) fn may_log_slow(&self, now: Instant) -> bool {
-        let now_ms = now.as_millis();
-        let last_ms = self.slow_logged_ms.load(Ordering::Relaxed);
-        now_ms >= last_ms + 1000
-            && (self.slow_logged_ms)
-                .compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
     }
 
     /// One more shard has got back what the metadata has for it: whether all have now. The last one

@@ -53,6 +53,7 @@ pub async fn serve<R: Runtime>(
         now_ms,
     );
     shard.set_access(node.access().clone());
+    shard.measure_steps(R::now, node.connect_steps().clone());
     if id == 0
         && let Some(sys) =
             Sys::new(node.config().sys_interval_s, node.shard_stats().clone(), now_ms)

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::guesses::{Guesses, Origin};
 use super::rate::ConnectRate;
+use super::steps::ConnectTimes;
 use crate::config::Level;
 use crate::messages::{MailKind, Origin as Exchange};
 use crate::retained::Retained;
@@ -32,13 +33,23 @@ pub enum Lane {
 /// What one shard sends to another.
 #[derive(Debug)]
 pub enum Mail {
-    /// A socket whose client belongs here, with where it comes from, what its listener promises, and
-    /// the bytes read from it so far.
-    Adopt(Socket, Origin, Level, BytesMut),
+    /// A socket whose client belongs here, with the bytes read from it so far.
+    Adopt(Socket, Arrival, BytesMut),
     /// A publish that somebody here wants.
     Publish(Remote),
     /// The node stops: the receiving loop ends.
     Stop,
+}
+
+/// What is known of a socket before its first byte.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// What its listener promises.
+    pub level: Level,
+    /// What its CONNECT has taken so far, where that is measured.
+    pub times: Option<Box<ConnectTimes>>,
 }
 
 /// A publish from another shard: one per destination, however many subscribers it has there.

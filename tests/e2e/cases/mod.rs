@@ -14,6 +14,7 @@ mod mosquitto;
 mod paho;
 mod queues;
 mod rumqtt;
+mod steps;
 mod stopping;
 mod sys;
 
@@ -37,6 +38,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         auth::CASES,
         backup::CASES,
         sys::CASES,
+        steps::CASES,
         metrics::CASES,
     ]
     .into_iter()
