@@ -50,6 +50,12 @@ pub struct Encoded {
     pub hdr_v2_base64: String,
 }
 
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Latencies {
     /// None yet.
     pub fn new() -> Self {

@@ -14,7 +14,7 @@ use crate::compare::{Comparison, summary};
 use crate::latency::{Latencies, QUOTED, format_us};
 use crate::result::{File, Run};
 use crate::stats::{Interval, RUNS_TO_COMPARE, RUNS_TO_RESAMPLE, bootstrap_median};
-use text::number;
+pub use text::number;
 
 /// Arguments of `report`.
 #[derive(clap::Args, Clone, Debug)]
@@ -29,8 +29,11 @@ pub struct Args {
 /// A section of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Document {
+    /// Its heading.
     pub title: String,
+    /// Text, as it is: no markup.
     pub paragraphs: Vec<String>,
+    /// Tables, below the text.
     pub tables: Vec<Table>,
     /// SVG pictures, for pages that can show them.
     pub plots: Vec<String>,
@@ -41,7 +44,9 @@ pub struct Document {
 /// A table; every row is as long as the head.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
+    /// Names of the columns.
     pub head: Vec<String>,
+    /// Cells, as text.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -54,9 +59,13 @@ pub fn run(args: &Args) -> Result<(), String> {
 
 /// Reads all results of `dir` and writes both pages to `out`.
 pub fn write(dir: &Path, out: &Path) -> Result<(), String> {
-    let documents = read(dir)?;
+    write_pages(&read(dir)?, out)
+}
+
+/// Writes report.md and report.html to `out`, which must exist.
+pub fn write_pages(documents: &[Document], out: &Path) -> Result<(), String> {
     for (name, page) in
-        [("report.md", markdown::page(&documents)), ("report.html", html::page(&documents))]
+        [("report.md", markdown::page(documents)), ("report.html", html::page(documents))]
     {
         let path = out.join(name);
         fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -198,7 +207,8 @@ fn repetitions(runs: &[Run]) -> Result<Document, String> {
     Ok(document)
 }
 
-fn latency_table(name: &str, all: &[(String, Latencies)]) -> Table {
+/// The percentiles that may be quoted, a row for each.
+pub fn latency_table(name: &str, all: &[(String, Latencies)]) -> Table {
     let mut head = vec![name.to_owned()];
     head.extend(QUOTED.iter().map(|(name, _)| (*name).to_owned()));
     head.extend(["largest", "samples", "missing"].map(str::to_owned));
@@ -212,7 +222,8 @@ fn latency_table(name: &str, all: &[(String, Latencies)]) -> Table {
     Table { head, rows: all.iter().map(row).collect() }
 }
 
-fn interval(it: &Interval) -> String {
+/// A cell: the median and its interval.
+pub fn interval(it: &Interval) -> String {
     format!("{} ({}-{})", number(it.median), number(it.low), number(it.high))
 }
 
