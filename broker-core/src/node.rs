@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use meta::Handle;
 use meta::steps::Steps;
-use mqtt::routing::SharedRoutes;
+use mqtt::routing::{SharedRoutes, slot_of};
 use rt_abstract::{
     Address, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file,
 };
@@ -16,7 +16,7 @@ use crate::config::{Config, Level};
 use crate::elsewhere::Told;
 use crate::messages::{Messages, Replay};
 use crate::retained::Retained;
-use crate::shard::{CONNECT_STEPS, Elsewhere, Fabric, LANES, Mail, slot_of};
+use crate::shard::{CONNECT_STEPS, Elsewhere, Fabric, LANES, Mail};
 use crate::stats::{ShardStats, Snapshot};
 
 /// The most shards a node can have.
