@@ -5,6 +5,7 @@
 //! something to send, and only a write that cannot finish at once becomes a task.
 
 mod accept;
+mod checkpoint;
 mod connection;
 mod core;
 mod durable;

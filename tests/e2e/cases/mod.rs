@@ -14,6 +14,7 @@ mod mosquitto;
 mod paho;
 mod queues;
 mod rumqtt;
+mod starts;
 mod stopping;
 mod sys;
 
@@ -30,6 +31,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         messages::CASES,
         queues::CASES,
         lifecycle::CASES,
+        starts::CASES,
         stopping::CASES,
         rumqtt::CASES,
         mosquitto::CASES,
