@@ -148,8 +148,8 @@ impl Node {
     }
 
     /// The journal is open; `replay` is what was found in it.
-    pub(crate) fn set_messages(&self, messages: Messages, replay: Replay) {
-        if self.messages.set(Arc::new(messages)).is_ok() {
+    pub(crate) fn set_messages(&self, messages: Arc<Messages>, replay: Replay) {
+        if self.messages.set(messages).is_ok() {
             *self.replay.lock().unwrap_or_else(PoisonError::into_inner) = Some(replay);
             self.opened.trigger();
         }

@@ -34,9 +34,37 @@ pub(crate) enum MailKind {
 
 const KINDS: usize = 2;
 
+/// What a start has read of the journal.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadAtStart {
+    /// Records.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Checkpoints made since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    made: AtomicU64,
+    bytes: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl Checkpoints {
+    /// One more, of so many bytes, for which so many of the journal were read.
+    pub fn made(&self, bytes: u64, read_bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        self.made.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The journal with what shards tell each other about it.
 pub struct Messages {
     journal: Journal,
+    read_at_start: ReadAtStart,
+    checkpoints: Checkpoints,
     live: Live,
     unsettled: Unsettled,
     levels: DurabilityConfig,
@@ -67,7 +95,18 @@ impl Messages {
             all_sessions: AtomicUsize::new(0),
             wakes,
             journal,
+            read_at_start: ReadAtStart::default(),
+            checkpoints: Checkpoints::default(),
         }
+    }
+
+    /// What was read at start.
+    pub(crate) fn set_read_at_start(&mut self, read: ReadAtStart) {
+        self.read_at_start = read;
+    }
+
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
     }
 
     /// The journal's figures.
@@ -86,6 +125,9 @@ impl Messages {
         let metric = |kind, name, help, value| Metric { name, kind, help, value };
         let gauge = |name, help, value| metric(Kind::Gauge, name, help, value);
         let counter = |name, help, value| metric(Kind::Counter, name, help, value);
+        let Checkpoints { made, bytes, read_bytes } = &self.checkpoints;
+        let [made, bytes, read_bytes] =
+            [made, bytes, read_bytes].map(|it| it.load(Ordering::Relaxed));
         [
             gauge("journal_segments", "Segments of the journal in use", usage.segments),
             gauge(
@@ -104,6 +146,23 @@ impl Messages {
             counter("journal_syncs", "Syncs of the journal", usage.syncs),
             counter("journal_synced_bytes", "Bytes synced, padding included", usage.synced_bytes),
             counter("journal_refused", "Batches that had to wait for room", usage.refused),
+            gauge(
+                "journal_start_read_records",
+                "Records of the journal that the start has read",
+                self.read_at_start.records,
+            ),
+            gauge(
+                "journal_start_read_bytes",
+                "Bytes of the records that the start has read",
+                self.read_at_start.bytes,
+            ),
+            counter("journal_checkpoints", "Checkpoints of the journal's index", made),
+            counter("journal_checkpoint_bytes", "Bytes written for checkpoints", bytes),
+            counter(
+                "journal_checkpoint_read_bytes",
+                "Bytes of the journal read for checkpoints",
+                read_bytes,
+            ),
         ]
         .into_iter()
     }

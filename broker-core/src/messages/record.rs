@@ -180,7 +180,7 @@ impl<'a> Record<'a> {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Err(RecordError::Invalid("length"));
         };
-        let mut reader = Reader { rest };
+        let mut reader = Reader::new(rest);
         let record = match kind {
             PUBLISH => reader.publish()?,
             DONE => {
@@ -204,7 +204,7 @@ impl<'a> Record<'a> {
     /// As [`Record::decode`], and when it is another record.
     pub fn decode_message(bytes: &'a [u8]) -> Result<PublishHead<'a>, RecordError> {
         match bytes.split_first() {
-            Some((&PUBLISH, rest)) => Reader { rest }.publish_head(),
+            Some((&PUBLISH, rest)) => Reader::new(rest).publish_head(),
             Some((&kind @ (DONE..=ENDED), _)) => Err(RecordError::NoMessage(kind)),
             Some((&kind, _)) => Err(RecordError::Newer(kind)),
             None => Err(RecordError::Invalid("length")),
@@ -220,7 +220,7 @@ pub(crate) fn encode_done(all: &[Done], out: &mut Vec<u8>) {
 }
 
 #[inline]
-fn varint(mut value: u64, out: &mut Vec<u8>) {
+pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -228,7 +228,7 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
@@ -240,17 +240,26 @@ fn put_done(done: Done, out: &mut Vec<u8>) {
     varint(done.seq, out);
 }
 
-fn put_origin(origin: Origin, out: &mut Vec<u8>) {
+pub(super) fn put_origin(origin: Origin, out: &mut Vec<u8>) {
     debug_assert!(origin.generation > 0, "nobody can read {origin:?}");
     varint(origin.generation, out);
     varint(origin.id.get().into(), out);
 }
 
-struct Reader<'a> {
+/// Takes fields from the front; each says what it is called when it is none.
+pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
+    pub fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     fn publish(&mut self) -> Result<Record<'a>, RecordError> {
         let head = self.publish_head()?;
         let count = self.count("number of sessions", 3)?;
@@ -308,27 +317,29 @@ impl<'a> Reader<'a> {
         Ok(Done { generation, seq })
     }
 
-    fn generation(&mut self) -> Result<u64, RecordError> {
+    pub fn generation(&mut self) -> Result<u64, RecordError> {
         match self.varint("session")? {
             0 => Err(RecordError::Invalid("session")),
             generation => Ok(generation),
         }
     }
 
-    fn origin(&mut self) -> Result<Origin, RecordError> {
-        let generation = self.generation()?;
+    pub fn origin(&mut self) -> Result<Origin, RecordError> {
+        Ok(Origin { generation: self.generation()?, id: self.packet_id()? })
+    }
+
+    pub fn packet_id(&mut self) -> Result<PacketId, RecordError> {
         let id = u16::try_from(self.varint("packet identifier")?).ok().and_then(PacketId::new);
-        let id = id.ok_or(RecordError::Invalid("packet identifier"))?;
-        Ok(Origin { generation, id })
+        id.ok_or(RecordError::Invalid("packet identifier"))
     }
 
     /// A number of items that take at least `each` bytes, so that no length is trusted.
-    fn count(&mut self, what: &'static str, each: usize) -> Result<usize, RecordError> {
+    pub fn count(&mut self, what: &'static str, each: usize) -> Result<usize, RecordError> {
         let count = usize::try_from(self.varint(what)?).ok();
         count.filter(|count| *count <= self.rest.len() / each).ok_or(RecordError::Invalid(what))
     }
 
-    fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
+    pub fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
         std::str::from_utf8(self.bytes(what)?).map_err(|_| RecordError::Invalid(what))
     }
 
@@ -339,13 +350,13 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    fn byte(&mut self, what: &'static str) -> Result<u8, RecordError> {
+    pub fn byte(&mut self, what: &'static str) -> Result<u8, RecordError> {
         let (&byte, rest) = self.rest.split_first().ok_or(RecordError::Invalid(what))?;
         self.rest = rest;
         Ok(byte)
     }
 
-    fn varint(&mut self, what: &'static str) -> Result<u64, RecordError> {
+    pub fn varint(&mut self, what: &'static str) -> Result<u64, RecordError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte(what)?;

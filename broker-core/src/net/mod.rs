@@ -6,6 +6,7 @@
 //! finish at once becomes a task.
 
 mod accept;
+mod checkpoint;
 mod connection;
 mod core;
 mod durable;

@@ -6,7 +6,7 @@ use super::reference::{Owed, Reference};
 use super::window::Inflight;
 
 /// One message that is owed to the client, as the records say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
     /// The message, with its number and its record.
     Message(Reference),
@@ -25,6 +25,14 @@ impl Restored {
         match self {
             Self::Message(reference) => reference.seq,
             Self::Release { seq, .. } => *seq,
+        }
+    }
+
+    /// Its record, or that of the PUBREC.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Message(reference) => reference.place,
+            Self::Release { place, .. } => *place,
         }
     }
 }

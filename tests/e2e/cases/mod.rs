@@ -15,6 +15,7 @@ mod paho;
 mod queues;
 mod rumqtt;
 mod steps;
+mod starts;
 mod stopping;
 mod sys;
 
@@ -31,6 +32,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         messages::CASES,
         queues::CASES,
         lifecycle::CASES,
+        starts::CASES,
         stopping::CASES,
         rumqtt::CASES,
         mosquitto::CASES,
