@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use meta::Handle;
 use meta::steps::Steps;
 use mqtt::routing::{SharedRoutes, slot_of};
-use rt_abstract::{
-    Address, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file,
-};
+use rt_abstract::{Address, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file};
 
 use crate::access::Access;
 use crate::config::{Config, Level};

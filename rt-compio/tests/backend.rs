@@ -38,7 +38,8 @@ fn a_dropped_accept_loses_no_connection() {
     for options in both_drivers() {
         let run = Compio::run_cores(&options, |_| async {
             let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            let mut listener = Compio::listener(bind(&address, 16).expect("bind").into()).expect("fd");
+            let mut listener =
+                Compio::listener(bind(&address, 16).expect("bind").into()).expect("fd");
             let address = listener.local_address().expect("address");
             {
                 let mut accept = pin!(listener.accept());

@@ -14,8 +14,8 @@ mod mosquitto;
 mod paho;
 mod queues;
 mod rumqtt;
-mod steps;
 mod starts;
+mod steps;
 mod stopping;
 mod sys;
 
