@@ -183,9 +183,12 @@ pub fn a_socket_is_busy_while_a_closer_lives<R: Runtime>(options: &RunOptions) {
 /// Several cores accept from one listening socket.
 pub fn several_cores_accept<R: Runtime>(options: &RunOptions) {
     const CLIENTS: usize = 60;
-    let socket = R::bind(&free_port(), 128).expect("bind");
+    let bound = Mutex::new(None::<Socket>);
     let stop = Shutdown::new();
     let served = run::<R, _, _, _>(options, 2, move |core| {
+        // Whoever comes first binds.
+        let mut bound = bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = bound.get_or_insert_with(|| R::bind(&free_port(), 128).expect("bind"));
         let socket = socket.try_clone().expect("dup");
         let stop = stop.clone();
         async move {
