@@ -5,6 +5,7 @@ mod backup;
 mod bad_input;
 mod cluster;
 mod conformance;
+mod disk;
 mod durable;
 mod hostile;
 mod lifecycle;
@@ -27,6 +28,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         conformance::CASES,
         bad_input::CASES,
         cluster::CASES,
+        disk::CASES,
         durable::CASES,
         hostile::CASES,
         messages::CASES,
