@@ -1,7 +1,7 @@
 //! Each experiment on each column of this build, with sizes that prove only that it runs and that its
 //! result has what the pages show.
 
-#![allow(missing_docs, reason = "a test program")]
+#![allow(clippy::unwrap_used)] // helpers of tests: a panic is the report
 
 use std::path::Path;
 use std::process::{Command, Stdio};

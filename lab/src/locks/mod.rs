@@ -23,8 +23,8 @@ use registry::{FlatLockFree, FlatLocked, Nested};
 
 /// Clients that one core registers before it lets the others have a turn.
 const BATCH: u64 = 64;
-/// Every so manieth registration is timed.
-const TIMED: u64 = 8;
+/// Every so manieth registration is timed: an odd number, so that those for all cores are among them.
+const TIMED: u64 = 7;
 /// From one listing to the next.
 const LISTING_PERIOD: Duration = Duration::from_millis(2);
 
