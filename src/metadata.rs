@@ -38,6 +38,8 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
         apply: match settings.meta.apply {
             ApplyName::Inline => ApplyMode::Inline,
             ApplyName::Thread => ApplyMode::Thread,
+            ApplyName::Each => ApplyMode::Each,
+            ApplyName::PositionApart => ApplyMode::PositionApart,
         },
         log: LogLimits {
             snapshot_entries: settings.meta.snapshot_entries,

@@ -9,11 +9,11 @@ use serde::{Serialize, Serializer};
 
 use crate::client::Target;
 use crate::payload::Sizes;
-use crate::process;
+use crate::process::{self, Watched};
 use crate::result::{File, Run};
 use crate::scenario::{self, conn, idle, pubsub, replay, stream, subs};
 use crate::traffic::{Load, Pace};
-use crate::{compare, peer, report};
+use crate::{compare, experiment, peer, report};
 
 /// A day is long enough for any single run.
 const MAX_SECONDS: f64 = 86_400.0;
@@ -40,7 +40,9 @@ pub enum Command {
     /// Queues of absent consumers filled, then drained.
     Replay(replay::Args),
     /// The same load on tokio work-stealing, tokio thread-per-core, monoio and compio, in turn.
-    Compare(compare::Args),
+    Compare(Box<compare::Args>),
+    /// A question about Gearbox, answered by measurement: storm or stream.
+    Experiment(Box<experiment::Args>),
     /// Result files to one Markdown and one HTML page.
     Report(report::Args),
     /// A broker without features: what this generator can show at best on this machine.
@@ -66,6 +68,10 @@ pub struct Common {
     /// The broker's process, to read what it uses.
     #[arg(long)]
     pub pid: Option<u32>,
+    /// Counts the broker's system calls as well, by the kernel's tracepoint. That slows the broker
+    /// down: take CPU times and latencies from other runs.
+    #[arg(long, requires = "pid")]
+    pub syscalls: bool,
     /// Local addresses to connect from, in turn; each has some 28 000 free ports.
     #[arg(long, value_delimiter = ',')]
     pub source: Vec<IpAddr>,
@@ -128,6 +134,10 @@ pub struct LoadArgs {
     /// After so many seconds of silence what has not come is lost.
     #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub quiet: f64,
+    /// With --rate: stops the broker (SIGSTOP) so many milliseconds in the middle of the measured time,
+    /// and says by arithmetic what latencies must then be. A check of this generator.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub stop_ms: Option<u32>,
 }
 
 impl Common {
@@ -160,6 +170,16 @@ impl Common {
             ..Target::new(address)
         };
         Ok(target)
+    }
+
+    /// The broker's process, when it is known.
+    pub fn watched(&self) -> Result<Option<Watched>, String> {
+        match self.pid {
+            Some(pid) if self.syscalls => Watched::counting_syscalls(pid)
+                .map(Some)
+                .map_err(|reason| format!("--syscalls: {reason}")),
+            pid => Ok(pid.map(Watched::new)),
+        }
     }
 
     /// Shows and writes the result; an error when the broker did wrong.
@@ -206,6 +226,7 @@ impl LoadArgs {
             warm_up_ns: ns(self.warm_up.unwrap_or(self.seconds / 10.0)),
             measure_ns: ns(self.seconds),
             quiet_ns: ns(self.quiet),
+            stop_ns: self.stop_ms.map(|ms| u64::from(ms) * 1_000_000),
         }
     }
 }
@@ -220,6 +241,7 @@ pub fn run(command: Command) -> Result<(), String> {
         Command::Subs(args) => args.common.finish(subs::run(&args)?),
         Command::Replay(args) => args.common.finish(replay::run(&args)?),
         Command::Compare(args) => compare::run(&args),
+        Command::Experiment(args) => experiment::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Peer(args) => peer::run(&args),
     }

@@ -11,8 +11,14 @@ use serde::{Deserialize, Serialize};
 pub const SAMPLES_BEYOND: u64 = 100;
 
 /// The percentiles that reports quote, in parts of 100 000.
-pub const QUOTED: [(&str, u64); 5] =
-    [("p50", 50_000), ("p90", 90_000), ("p99", 99_000), ("p99.9", 99_900), ("p99.99", 99_990)];
+pub const QUOTED: [(&str, u64); 6] = [
+    ("p50", 50_000),
+    ("p90", 90_000),
+    ("p95", 95_000),
+    ("p99", 99_000),
+    ("p99.9", 99_900),
+    ("p99.99", 99_990),
+];
 
 const WHOLE: u64 = 100_000;
 const RESOLUTION_NS: u64 = 100;

@@ -7,11 +7,13 @@
 //!
 //! As a library: results, their statistics and pages, for other measuring programs.
 
+mod admin;
 mod broker;
 mod cli;
 mod client;
 mod compare;
 mod event;
+mod experiment;
 mod fleet;
 mod latency;
 mod ledger;
@@ -26,6 +28,7 @@ mod result;
 mod scenario;
 mod schedule;
 mod stats;
+mod syscalls;
 #[cfg(test)]
 mod tests;
 mod traffic;

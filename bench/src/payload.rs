@@ -61,6 +61,11 @@ impl Sizes {
         self.0.start() + ((u128::from(mixed) * u128::from(span)) >> 64) as usize
     }
 
+    /// Their mean.
+    pub fn mean(&self) -> f64 {
+        (self.0.start() + self.0.end()) as f64 / 2.0
+    }
+
     /// The largest.
     pub fn max(&self) -> usize {
         *self.0.end()

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use mqtt::routing::slot_of;
+
 /// The shape of a load. Flow `f` belongs to publisher `f % publishers`; messages go to the flows in
 /// turn, so all publishers are busy at once.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +18,17 @@ pub struct Plan {
     pub receivers: Vec<Receiver>,
     /// All subscribing connections.
     pub members: Vec<Member>,
+    /// Where the clients of each pair are to belong; wherever, without.
+    pub placement: Option<Placement>,
+}
+
+/// Which shards of Gearbox the clients of pairs belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Shards of the broker.
+    pub shards: u32,
+    /// A pair's publisher and subscriber belong to neighbours instead of to the same shard.
+    pub apart: bool,
 }
 
 /// One sequence of messages: of one publisher, to one topic, or to many in turn.
@@ -49,7 +62,36 @@ pub struct Member {
     pub filters: Vec<String>,
 }
 
+impl Placement {
+    /// `name`, with what makes it belong to `shard` added. Publisher `n` goes to shard `n`, and round
+    /// again.
+    fn name(self, name: &str, shard: u32) -> String {
+        let shard = shard % self.shards;
+        let mut names = (0u32..).map(|attempt| format!("{name}-{attempt}"));
+        let belongs = |name: &String| u32::from(slot_of(name)) % self.shards == shard;
+        names.find(belongs).unwrap_or_else(|| name.to_owned())
+    }
+}
+
 impl Plan {
+    /// The client identifier of publisher `number`.
+    pub fn publisher_name(&self, run: u32, number: usize) -> String {
+        let name = format!("bench{run:08x}p{number}");
+        match self.placement {
+            Some(placement) => placement.name(&name, number as u32),
+            None => name,
+        }
+    }
+
+    /// The client identifier of member `number`.
+    pub fn member_name(&self, run: u32, number: usize) -> String {
+        let name = format!("bench{run:08x}s{number}");
+        match self.placement {
+            Some(placement) => placement.name(&name, number as u32 + u32::from(placement.apart)),
+            None => name,
+        }
+    }
+
     /// `pairs` publishers with a topic and a subscriber each.
     pub fn pairs(run: u32, pairs: usize) -> Self {
         Self::by_topic(run, pairs, pairs, 1)
@@ -201,6 +243,23 @@ mod tests {
             let found = (plan.flows.len(), plan.receivers.len(), plan.members.len());
             assert_eq!(found, (*flows, *receivers, *members));
             check(plan);
+        }
+    }
+
+    #[test]
+    fn pairs_are_together_or_apart() {
+        for (apart, shards) in [(false, 1), (false, 4), (true, 2), (true, 5)] {
+            let placement = Some(Placement { shards, apart });
+            let plan = Plan { placement, ..Plan::pairs(9, 40) };
+            let shard = |name: String| u32::from(slot_of(&name)) % shards;
+            let mut used = std::collections::BTreeSet::new();
+            for number in 0..40 {
+                let publisher = shard(plan.publisher_name(9, number));
+                let member = shard(plan.member_name(9, number));
+                assert_eq!(publisher != member, apart);
+                used.insert(publisher);
+            }
+            assert_eq!(used.len(), shards as usize, "all shards have work");
         }
     }
 

@@ -1,8 +1,12 @@
 //! What processes have used, read from /proc.
 
+use std::cell::RefCell;
 use std::fs;
+use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
+
+use crate::syscalls::Syscalls;
 
 /// Less CPU time than this says nothing: ten of the steps in which the kernel tells it.
 const KNOWN_CPU_US: u64 = 100_000;
@@ -20,6 +24,17 @@ pub struct Usage {
     /// Calls of read(2) and write(2) and their kind; sockets' send and recv, epoll and io_uring are
     /// not among them. `None` where /proc/PID/io may not be read.
     pub read_write_calls: Option<u64>,
+    /// All system calls of its threads, where they were counted.
+    #[serde(default)]
+    pub syscalls: Option<u64>,
+}
+
+/// The broker's process, and what is counted about it beyond what /proc says.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Its number.
+    pub pid: u32,
+    syscalls: Option<Rc<RefCell<Syscalls>>>,
 }
 
 /// All looks of one moment.
@@ -69,24 +84,45 @@ impl Usage {
     }
 
     fn since(self, earlier: Self) -> Self {
-        let calls = self.read_write_calls.zip(earlier.read_write_calls);
+        let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Self {
             cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
             voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
             involuntary_switches: self
                 .involuntary_switches
                 .saturating_sub(earlier.involuntary_switches),
-            read_write_calls: calls.map(|(now, then)| now.saturating_sub(then)),
+            read_write_calls: grown(self.read_write_calls, earlier.read_write_calls),
+            syscalls: grown(self.syscalls, earlier.syscalls),
         }
+    }
+}
+
+impl Watched {
+    /// A process whose system calls are not counted.
+    pub fn new(pid: u32) -> Self {
+        Self { pid, syscalls: None }
+    }
+
+    /// A process whose system calls are counted from now on, which slows it down.
+    ///
+    /// # Errors
+    /// When the kernel does not let us, with the reason as a clause.
+    pub fn counting_syscalls(pid: u32) -> Result<Self, String> {
+        Ok(Self { pid, syscalls: Some(Rc::new(RefCell::new(Syscalls::of(pid)?))) })
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let syscalls = self.syscalls.as_ref().and_then(|it| it.borrow_mut().total());
+        Some(Usage { syscalls, ..Usage::of(self.pid)? })
     }
 }
 
 impl Look {
     /// Looks now.
-    pub fn now(at_ns: u64, broker: Option<u32>) -> Self {
+    pub fn now(at_ns: u64, broker: Option<&Watched>) -> Self {
         Self {
             at_ns,
-            broker: broker.and_then(Usage::of),
+            broker: broker.and_then(Watched::usage),
             generator: Usage::of(std::process::id()),
             machine_busy_us: fs::read_to_string("/proc/stat")
                 .ok()
@@ -199,14 +235,15 @@ mod tests {
     #[test]
     fn sees_its_own_process_work() {
         let own = std::process::id();
-        let before = Look::now(0, Some(own));
+        let watched = Watched::new(own);
+        let before = Look::now(0, Some(&watched));
         let mut sum = 0u64;
         // Some ticks' worth, judged by the figure itself.
         while Usage::of(own).unwrap().cpu_us < before.broker.unwrap().cpu_us + 30_000 {
             sum = sum.wrapping_add((0..10_000u64).map(std::hint::black_box).sum());
         }
         std::hint::black_box(sum);
-        let spent = Look::now(1_000_000_000, Some(own)).since(&before);
+        let spent = Look::now(1_000_000_000, Some(&watched)).since(&before);
         assert!(spent.broker.unwrap().cpu_us >= 30_000);
         assert_eq!(spent.seconds, 1.0);
         assert!(spent.generator_share().unwrap() > 0.0);

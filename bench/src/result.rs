@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::admin::StepTime;
 use crate::compare::Comparison;
 use crate::latency::{Encoded, Latencies, QUOTED, Quote};
 use crate::ledger::Account;
@@ -16,12 +17,26 @@ use crate::process::Spent;
 use crate::traffic::{Fault, Outcome};
 
 /// Version of the files; readers refuse others.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Name of the figure that counts most.
 pub const PER_CPU_SECOND: &str = "messages per broker CPU-second";
 /// Name of the figure for throughput.
 pub const PER_SECOND: &str = "messages delivered";
+/// Name of the figure for CPU time.
+pub const CPU_PER_MESSAGE: &str = "broker CPU per message";
+/// Name of the figure for context switches.
+pub const SWITCHES_PER_MESSAGE: &str = "broker context switches per message";
+/// Name of the figure for system calls of all kinds.
+pub const SYSCALLS_PER_MESSAGE: &str = "broker system calls per message";
+/// Name of the figure for how well syncs are shared.
+pub const PER_SYNC: &str = "messages per sync of the journal";
+/// Name of the histogram of the generator's own lateness.
+pub const LATENESS: &str = "lateness";
+/// Name of the figure for the generator's own lateness, in comparisons.
+pub const LATENESS_P99: &str = "generator's lateness, p99";
+/// Name of the histogram of what a stop on purpose must make of deliveries.
+pub const PREDICTED: &str = "delivery by arithmetic";
 /// Name of the histogram from due to delivery.
 pub const DELIVERY: &str = "delivery";
 
@@ -56,6 +71,9 @@ pub struct Run {
     pub figures: Vec<Figure>,
     /// Latencies.
     pub histograms: Vec<Named>,
+    /// What the broker says about its steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepTime>,
     /// What processes used in the measured time.
     pub spent: Option<Spent>,
     /// What became of all messages.
@@ -148,6 +166,21 @@ impl Run {
         Ok(())
     }
 
+    /// What a comparison keeps of it: of the histograms the one that it quotes, and nothing that the
+    /// comparison says itself.
+    pub fn kept(mut self, histogram: Option<&str>) -> Self {
+        if let Some(Ok(lateness)) = self.latencies(LATENESS)
+            && let Quote::Ns(ns) = lateness.quote(99_000)
+        {
+            self.figure(LATENESS_P99, ns as f64 / 1e3, "us");
+        }
+        self.histograms.retain(|it| Some(it.name.as_str()) == histogram);
+        self.command.clear();
+        self.parameters.clear();
+        self.machine = Machine::default();
+        self
+    }
+
     /// Latencies that came out.
     pub fn latencies(&self, name: &str) -> Option<Result<Latencies, String>> {
         let named = self.histograms.iter().find(|histogram| histogram.name == name)?;
@@ -166,9 +199,12 @@ impl Run {
             self.figure("held back by the broker", outcome.held_back as f64, "messages");
         }
         self.histogram(DELIVERY, "from due to delivered", &outcome.delivery)?;
+        if let Some(predicted) = &outcome.predicted {
+            self.histogram(PREDICTED, "what the stop alone must make of it", predicted)?;
+        }
         let acknowledgement = &outcome.acknowledgement;
         self.histogram("acknowledgement", "from due to acknowledged", acknowledgement)?;
-        self.histogram("lateness", "from due to sent: the generator's own", &outcome.lateness)?;
+        self.histogram(LATENESS, "from due to sent: the generator's own", &outcome.lateness)?;
         self.spent = Some(*spent);
         self.account = Some(outcome.account);
         self.faults.clone_from(&outcome.faults);
@@ -189,6 +225,10 @@ impl Run {
         }
         let switches = (broker.voluntary_switches + broker.involuntary_switches) as f64;
         self.figure(&format!("broker context switches per {thing}"), switches / count, "");
+        if let Some(calls) = broker.syscalls {
+            let name = format!("broker system calls per {thing}");
+            self.figure(&name, calls as f64 / count, "");
+        }
         if let Some(calls) = broker.read_write_calls.filter(|calls| *calls > 0) {
             let name = format!("broker read and write calls per {thing}");
             self.figure(&name, calls as f64 / count, "(send, recv, epoll, io_uring not counted)");
@@ -216,7 +256,12 @@ impl File {
 
     /// Writes a file.
     pub fn write(&self, path: &Path) -> Result<(), String> {
-        let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        let text = match self {
+            Self::Run(_) => serde_json::to_string_pretty(self),
+            // Hundreds of runs.
+            Self::Comparison(_) => serde_json::to_string(self),
+        };
+        let text = text.map_err(|error| error.to_string())?;
         fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use meta::Handle;
 use meta::steps::Steps;
-use mqtt::routing::SharedRoutes;
+use mqtt::routing::{SharedRoutes, slot_of};
 use rt_abstract::{
     Address, Instant, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
 };
@@ -17,7 +17,7 @@ use crate::config::{Config, Level};
 use crate::elsewhere::Told;
 use crate::messages::{Messages, Replay};
 use crate::retained::Retained;
-use crate::shard::{Elsewhere, Fabric, LANES, Mail, slot_of};
+use crate::shard::{Elsewhere, Fabric, LANES, Mail};
 use crate::stats::{ShardStats, Snapshot};
 
 /// The most shards a node can have.

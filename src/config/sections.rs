@@ -162,6 +162,10 @@ pub enum ApplyName {
     Inline,
     /// A thread of its own.
     Thread,
+    /// Inline, a write and a turn for each entry: for comparisons.
+    Each,
+    /// Inline, the position written once more by itself: for comparisons.
+    PositionApart,
 }
 
 /// `[cluster]`

@@ -118,7 +118,9 @@ fn a_vote_waits_for_its_sync<R: Runtime>(options: &RunOptions) {
 
 fn a_full_disk_stops_applying<R: Runtime>(options: &RunOptions) {
     run::<R, _, _>(options, || async {
-        for mode in [ApplyMode::Inline, ApplyMode::Thread] {
+        for mode in
+            [ApplyMode::Inline, ApplyMode::Thread, ApplyMode::Each, ApplyMode::PositionApart]
+        {
             let memory = Arc::new(MemoryStore::new());
             let store: Arc<dyn Store> = memory.clone();
             let (mut machine, told) = machine::<R>(&store, mode);

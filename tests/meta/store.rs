@@ -29,6 +29,8 @@ use crate::column::{in_each_column, run};
 in_each_column!(
     suite_in_memory_inline,
     suite_in_memory_threaded,
+    suite_in_memory_each,
+    suite_in_memory_position_apart,
     suite_on_rocksdb_inline,
     suite_on_rocksdb_threaded,
     a_log_is_there_after_reopening,
@@ -99,6 +101,14 @@ fn suite_in_memory_inline<R: Runtime>(options: &RunOptions) {
 
 fn suite_in_memory_threaded<R: Runtime>(options: &RunOptions) {
     suite::<R>(options, true, ApplyMode::Thread);
+}
+
+fn suite_in_memory_each<R: Runtime>(options: &RunOptions) {
+    suite::<R>(options, true, ApplyMode::Each);
+}
+
+fn suite_in_memory_position_apart<R: Runtime>(options: &RunOptions) {
+    suite::<R>(options, true, ApplyMode::PositionApart);
 }
 
 fn suite_on_rocksdb_inline<R: Runtime>(options: &RunOptions) {

@@ -1,8 +1,10 @@
 //! What the runs of a comparison show: intervals of medians, and whether they differ.
 
-use super::{Column, Comparison};
-use crate::latency::{Latencies, QUOTED, Quote};
-use crate::result::{DELIVERY, PER_CPU_SECOND, PER_SECOND, Run};
+use super::model::{Case, Comparison};
+use crate::latency::{QUOTED, Quote};
+use crate::result::{CPU_PER_MESSAGE, PER_CPU_SECOND, PER_SECOND, Run};
+use crate::scenario::conn::{CPU_PER_CONNECT, WHOLE_FLEET};
+use crate::scenario::stream::PAYLOAD_PER_SECOND;
 use crate::stats::{Interval, bootstrap_median};
 
 /// A figure of all columns.
@@ -11,66 +13,96 @@ pub struct Metric {
     /// What.
     pub name: String,
     /// Of what.
-    pub unit: &'static str,
+    pub unit: String,
     /// One for each column.
     pub cells: Vec<Interval>,
+    /// Whether it gets a picture.
+    pub drawn: bool,
 }
 
-/// Which of a column's runs a figure comes from.
-type Runs = fn(&Column) -> &[Run];
+/// The times of one step of all columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepMetric {
+    /// Its name.
+    pub step: String,
+    /// For each column the percentile of each run, in microseconds; `None` where it was never taken.
+    pub cells: Vec<Option<Interval>>,
+}
+
+const DRAWN: [&str; 6] =
+    [PER_CPU_SECOND, PER_SECOND, PAYLOAD_PER_SECOND, CPU_PER_MESSAGE, WHOLE_FLEET, CPU_PER_CONNECT];
 
 /// All figures that every run of every column has; the primary one first.
 pub fn metrics(comparison: &Comparison) -> Result<Vec<Metric>, String> {
-    let full: Runs = |column| &column.full;
-    let steady: Runs = |column| &column.steady;
-    let figures: [(&str, &str, &'static str, Runs); 5] = [
-        (PER_CPU_SECOND, "full speed", "/s", full),
-        (PER_SECOND, "full speed", "/s", full),
-        ("broker CPU per message", "fixed rate", "us", steady),
-        ("broker context switches per message", "fixed rate", "", steady),
-        ("broker read and write calls per message", "fixed rate", "", steady),
-    ];
     let mut metrics = Vec::new();
-    for (name, at, unit, runs) in figures {
-        let cells = cells(comparison, runs, |run| Ok(run.value(name)))?;
-        metrics.extend(cells.map(|cells| Metric { name: format!("{name}, {at}"), unit, cells }));
-    }
-    for (name, parts) in QUOTED {
-        let quoted = |run: &Run| match run.latencies(DELIVERY).transpose()? {
-            Some(latencies) => match latencies.quote(parts) {
-                Quote::Ns(ns) => Ok(Some(ns as f64 / 1e3)),
-                Quote::TooFew | Quote::Missing => Ok(None),
-            },
-            None => Ok(None),
-        };
-        let cells = cells(comparison, steady, quoted)?;
-        let name = format!("{name} of delivery in each run, fixed rate");
-        metrics.extend(cells.map(|cells| Metric { name, unit: "us", cells }));
+    for case in &comparison.cases {
+        for name in &case.figures {
+            let cells = cells(case, |run| Ok(run.value(name)))?;
+            metrics.extend(cells.map(|cells| Metric {
+                name: format!("{name}, {}", case.label),
+                unit: unit(case, name),
+                cells,
+                drawn: DRAWN.contains(&name.as_str()),
+            }));
+        }
+        let Some(histogram) = &case.histogram else { continue };
+        for (name, parts) in QUOTED {
+            let quoted = |run: &Run| match run.latencies(histogram).transpose()? {
+                Some(latencies) => match latencies.quote(parts) {
+                    Quote::Ns(ns) => Ok(Some(ns as f64 / 1e3)),
+                    Quote::TooFew | Quote::Missing => Ok(None),
+                },
+                None => Ok(None),
+            };
+            let cells = cells(case, quoted)?;
+            metrics.extend(cells.map(|cells| Metric {
+                name: format!("{name} of {histogram} in each run, {}", case.label),
+                unit: "us".to_owned(),
+                cells,
+                drawn: false,
+            }));
+        }
     }
     Ok(metrics)
 }
 
-/// The latencies of all runs of a column together.
-pub fn merged(column: &Column) -> Result<Latencies, String> {
-    let mut all = Latencies::new();
-    for run in &column.steady {
-        if let Some(latencies) = run.latencies(DELIVERY) {
-            all.merge(&latencies?)?;
+/// A percentile of the steps' times by the broker's own clock, as the broker names it: `p99`.
+pub fn steps(case: &Case, percentile: &str) -> Vec<StepMetric> {
+    let mut names: Vec<&str> = Vec::new();
+    for step in case.all_runs().flat_map(|run| &run.steps) {
+        if !names.contains(&step.step.as_str()) {
+            names.push(&step.step);
         }
     }
-    Ok(all)
+    let value = |run: &Run, name: &str| {
+        let step = run.steps.iter().find(|step| step.step == name)?;
+        step.us.get(percentile).copied()
+    };
+    let metric = |name: &str| {
+        let of = |runs: &Vec<Run>| {
+            let values: Vec<f64> = runs.iter().filter_map(|run| value(run, name)).collect();
+            bootstrap_median(&values)
+        };
+        StepMetric { step: name.to_owned(), cells: case.runs.iter().map(of).collect() }
+    };
+    names.into_iter().map(metric).collect()
+}
+
+fn unit(case: &Case, name: &str) -> String {
+    let figures = case.all_runs().flat_map(|run| &run.figures);
+    let found = figures.filter(|figure| figure.name == name).map(|figure| figure.unit.clone());
+    found.last().unwrap_or_default()
 }
 
 /// One interval for each column; `None` when a run lacks the figure.
 fn cells(
-    comparison: &Comparison,
-    runs: Runs,
+    case: &Case,
     value: impl Fn(&Run) -> Result<Option<f64>, String>,
 ) -> Result<Option<Vec<Interval>>, String> {
     let mut cells = Vec::new();
-    for column in &comparison.columns {
+    for runs in &case.runs {
         let values: Result<Option<Vec<f64>>, String> =
-            runs(column).iter().map(|run| value(run).transpose()).map(Option::transpose).collect();
+            runs.iter().map(|run| value(run).transpose()).map(Option::transpose).collect();
         let Some(interval) = values?.as_deref().and_then(bootstrap_median) else {
             return Ok(None);
         };
@@ -82,34 +114,57 @@ fn cells(
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::admin::StepTime;
+    use crate::compare::model::Column;
+    use crate::latency::Latencies;
+    use crate::result::{DELIVERY, FORMAT};
+
+    fn run(factor: f64, round: u32, steady: bool) -> Run {
+        let mut run = Run::new("pubsub", "", &());
+        let wobble = 1.0 + f64::from(round) / 100.0;
+        run.figure(PER_CPU_SECOND, 1e6 / factor * wobble, "/s");
+        run.figure(PER_SECOND, 5e5 / factor * wobble, "/s");
+        run.figure(CPU_PER_MESSAGE, factor * wobble, "us");
+        if steady {
+            let mut latencies = Latencies::new();
+            for sample in 0..20_000u32 {
+                latencies.record((f64::from(sample) * 10.0 * factor * wobble) as u64 + 100);
+            }
+            run.histogram(DELIVERY, "of a test", &latencies).unwrap();
+            let us = [("p99".to_owned(), 7.0 * factor)].into();
+            run.steps.push(StepTime { step: "apply.route".to_owned(), count: 3, us });
+        }
+        run
+    }
 
     /// Four rounds; the second column uses `factor` times the CPU and is as much slower.
     pub fn comparison(factor: f64) -> Comparison {
-        let column = |label: &str, factor: f64| {
-            let run = |round: u32, steady: bool| {
-                let mut run = Run::new("pubsub", label, &());
-                let wobble = 1.0 + f64::from(round) / 100.0;
-                run.figure(PER_CPU_SECOND, 1e6 / factor * wobble, "/s");
-                run.figure(PER_SECOND, 5e5 / factor * wobble, "/s");
-                run.figure("broker CPU per message", factor * wobble, "us");
-                if steady {
-                    let mut latencies = Latencies::new();
-                    for sample in 0..20_000u32 {
-                        latencies.record((f64::from(sample) * 10.0 * factor * wobble) as u64 + 100);
-                    }
-                    run.histogram(DELIVERY, "of a test", &latencies).unwrap();
-                }
-                run
-            };
-            Column {
-                label: label.to_owned(),
-                full: (0..4).map(|round| run(round, false)).collect(),
-                steady: (0..4).map(|round| run(round, true)).collect(),
-                ..Column::default()
-            }
+        let runs = |steady| {
+            let of = |factor| (0..4).map(|round| run(factor, round, steady)).collect();
+            vec![of(1.0), of(factor)]
         };
-        let columns = vec![column("first", 1.0), column("second <&>", factor)];
-        Comparison { format: 1, rounds: 4, rate: 1_000.0, columns, ..Comparison::default() }
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let column = |label: &str| Column { label: label.to_owned(), ..Column::default() };
+        let full = Case {
+            label: "full speed".to_owned(),
+            figures: names(&[PER_CPU_SECOND, PER_SECOND, "of no run"]),
+            histogram: None,
+            runs: runs(false),
+        };
+        let steady = Case {
+            label: "fixed rate".to_owned(),
+            figures: names(&[CPU_PER_MESSAGE]),
+            histogram: Some(DELIVERY.to_owned()),
+            runs: runs(true),
+        };
+        Comparison {
+            format: FORMAT,
+            title: "Comparison".to_owned(),
+            rounds: 4,
+            columns: vec![column("first"), column("second <&>")],
+            cases: vec![full, steady],
+            ..Comparison::default()
+        }
     }
 
     #[test]
@@ -117,7 +172,7 @@ pub mod tests {
         let metrics_of = |factor| metrics(&comparison(factor)).unwrap();
         let twice = metrics_of(2.0);
         let names: Vec<_> = twice.iter().map(|metric| metric.name.as_str()).collect();
-        assert_eq!(names.len(), 6, "{names:?}: no run has switches, p99.9 or p99.99");
+        assert_eq!(names.len(), 7, "{names:?}: no run has p99.9 or p99.99");
         assert!(names[0].starts_with(PER_CPU_SECOND));
         for metric in &twice {
             let shown = metric.cells[1].against(&metric.cells[0]);
@@ -131,16 +186,27 @@ pub mod tests {
 
     #[test]
     fn a_column_is_merged_before_it_is_quoted() {
-        let all = merged(&comparison(1.0).columns[0]).unwrap();
+        let all = comparison(1.0).cases[1].merged(0).unwrap();
         assert_eq!(all.count(), 80_000);
         assert!(matches!(all.quote(99_000), Quote::Ns(_)));
+        assert_eq!(comparison(1.0).cases[0].merged(0).unwrap().count(), 0);
     }
 
     #[test]
     fn a_figure_that_one_run_lacks_is_left_out() {
         let mut comparison = comparison(2.0);
-        comparison.columns[1].full[2].figures.clear();
+        comparison.cases[0].runs[1][2].figures.clear();
         let metrics = metrics(&comparison).unwrap();
         assert!(metrics.iter().all(|metric| !metric.name.contains("full speed")));
+    }
+
+    #[test]
+    fn steps_of_all_columns() {
+        let mut comparison = comparison(2.0);
+        comparison.cases[1].runs[0].iter_mut().for_each(|run| run.steps.clear());
+        let steps = steps(&comparison.cases[1], "p99");
+        assert_eq!((steps.len(), steps[0].step.as_str()), (1, "apply.route"));
+        assert_eq!(steps[0].cells[0], None);
+        assert_eq!(steps[0].cells[1].unwrap().median, 14.0);
     }
 }

@@ -2,11 +2,26 @@
 
 use super::{Document, Table};
 
+const BEGIN: &str = "<!-- measured -->";
+const END: &str = "<!-- /measured -->";
+
 /// The whole page.
 pub fn page(documents: &[Document]) -> String {
-    let mut page = String::from("# Measurements\n");
+    format!("# Measurements\n{}", sections(documents, "##"))
+}
+
+/// `page` with the sections in the place that it has for them; `None` when it has none.
+pub fn insert(page: &str, documents: &[Document]) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    let sections = sections(documents, "###");
+    Some(format!("{before}{BEGIN}\n{sections}\n{END}{after}"))
+}
+
+fn sections(documents: &[Document], level: &str) -> String {
+    let mut page = String::new();
     for document in documents {
-        page += &format!("\n## {}\n", escape(&document.title));
+        page += &format!("\n{level} {}\n", escape(&document.title));
         for paragraph in &document.paragraphs {
             page += &format!("\n{}\n", escape(paragraph));
         }
@@ -51,7 +66,12 @@ mod tests {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
         let table = Table { head: row(["a|b", "c"]), rows: vec![row(["1\n2", "<b>"])] };
         let document = Document { title: "T".into(), tables: vec![table], ..Document::default() };
-        let page = page(&[document]);
+        let page = page(std::slice::from_ref(&document));
+        let old = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let new = insert(&old, &[document]).unwrap();
+        assert!(new.starts_with(&format!("before\n{BEGIN}\n\n### T\n")), "{new}");
+        assert!(new.ends_with(&format!("<b> |\n\n{END}\nafter\n")), "{new}");
+        assert!(!new.contains("old") && insert("no place", &[]).is_none());
         assert!(page.ends_with("| a\\|b | c |\n| --- | --- |\n| 1 2 | \\<b> |\n"), "{page}");
     }
 }

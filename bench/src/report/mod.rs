@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::make_folder;
+use crate::compare::model::Case;
 use crate::compare::{Comparison, summary};
 use crate::latency::{Latencies, QUOTED, format_us};
 use crate::result::{File, Run};
@@ -24,6 +25,10 @@ pub struct Args {
     /// Where report.md and report.html go [default: the same folder].
     #[arg(long)]
     pub out: Option<PathBuf>,
+    /// Writes the text and tables into this Markdown page as well, between its lines
+    /// `<!-- measured -->` and `<!-- /measured -->`.
+    #[arg(long)]
+    pub into: Option<PathBuf>,
 }
 
 /// A section of a page.
@@ -54,7 +59,16 @@ pub struct Table {
 pub fn run(args: &Args) -> Result<(), String> {
     let out = args.out.as_deref().unwrap_or(&args.dir);
     make_folder(out)?;
-    write(&args.dir, out)
+    let documents = read(&args.dir)?;
+    write_pages(&documents, out)?;
+    let Some(page) = &args.into else { return Ok(()) };
+    let failed = |error: std::io::Error| format!("{}: {error}", page.display());
+    let old = fs::read_to_string(page).map_err(failed)?;
+    let new = markdown::insert(&old, &documents);
+    let new = new.ok_or_else(|| format!("{} has no place for it", page.display()))?;
+    fs::write(page, new).map_err(failed)?;
+    eprintln!("wrote {}", page.display());
+    Ok(())
 }
 
 /// Reads all results of `dir` and writes both pages to `out`.
@@ -102,17 +116,13 @@ fn read(dir: &Path) -> Result<Vec<Document>, String> {
 
 /// A comparison.
 pub fn comparison(it: &Comparison) -> Result<Document, String> {
-    let kind = if it.aa { "A/A comparison" } else { "Comparison" };
-    let mut document = Document { title: kind.to_owned(), ..Document::default() };
+    let mut document = Document { title: it.title.clone(), ..Document::default() };
     document.paragraphs = vec![
         it.load.clone(),
         format!("{} rounds, the columns in turn. {}", it.rounds, it.machine.text()),
-        format!(
-            "Fixed rate: {:.0} messages/s, {}; open loop, each latency from when the message was due.",
-            it.rate, it.rate_from
-        ),
-        "Cells: median of the rounds (95 % bootstrap interval). Where the interval touches that of \
-         the first column, no difference has been shown."
+        "Fixed rates are open loop, each latency from when the message was due. Cells: median of \
+         the rounds (95 % bootstrap interval). Where the interval touches that of the first column, \
+         no difference has been shown."
             .to_owned(),
     ];
     let comparable = it.rounds >= RUNS_TO_COMPARE;
@@ -123,11 +133,16 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
             it.rounds
         ));
     }
-    let mut head = vec!["figure".to_owned()];
-    head.extend(it.columns.iter().map(|column| column.label.clone()));
-    let mut table = Table { head: head.clone(), rows: Vec::new() };
+    document.paragraphs.extend(it.notes.iter().cloned());
+    let labels: Vec<String> = it.columns.iter().map(|column| column.label.clone()).collect();
+    let head = |first: &str| {
+        let mut head = vec![first.to_owned()];
+        head.extend(labels.iter().cloned());
+        head
+    };
+    let mut table = Table { head: head("figure"), rows: Vec::new() };
     for metric in summary::metrics(it)? {
-        let mut row = vec![with_unit(&metric.name, metric.unit)];
+        let mut row = vec![with_unit(&metric.name, &metric.unit)];
         let first = metric.cells.first().copied();
         for (at, cell) in metric.cells.iter().enumerate() {
             let against = first
@@ -135,23 +150,28 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
                 .map(|first| format!("; {}", cell.against(&first)));
             row.push(interval(cell) + &against.unwrap_or_default());
         }
-        if table.rows.is_empty() {
-            let labels = it.columns.iter().map(|column| column.label.clone());
-            let points: Vec<_> = labels.zip(metric.cells.iter().copied()).collect();
-            document.plots.push(plot::intervals(&metric.name, &points)?);
+        if metric.drawn {
+            let points: Vec<_> = labels.iter().cloned().zip(metric.cells.iter().copied()).collect();
+            document.plots.push(plot::intervals(&row[0], &points)?);
         }
         table.rows.push(row);
     }
     document.tables.push(table);
-    let mut merged = Vec::new();
-    for column in &it.columns {
-        merged.push((column.label.clone(), summary::merged(column)?));
+    for case in &it.cases {
+        if let Some(histogram) = &case.histogram {
+            let mut merged = Vec::new();
+            for (at, label) in labels.iter().enumerate() {
+                merged.push((label.clone(), case.merged(at)?));
+            }
+            let name = format!("{histogram}, {}, all rounds, us", case.label);
+            document.tables.push(latency_table(&name, &merged));
+            document.plots.push(plot::tails(&format!("{histogram}, {}", case.label), &merged)?);
+        }
+        steps(case, head(&format!("step, {}: p50 / p99 / max, us", case.label)), &mut document)?;
     }
-    document.tables.push(latency_table("delivery at the fixed rate, us", &merged));
-    document.plots.push(plot::tails("Delivery at the fixed rate", &merged)?);
-    for column in &it.columns {
-        let doubts: Vec<_> =
-            column.full.iter().chain(&column.steady).flat_map(|it| &it.doubts).collect();
+    for (at, column) in it.columns.iter().enumerate() {
+        let runs = it.cases.iter().filter_map(|case| case.runs.get(at)).flatten();
+        let doubts: Vec<_> = runs.flat_map(|run| &run.doubts).collect();
         if let Some(first) = doubts.first() {
             let count = doubts.len();
             document.paragraphs.push(format!("{}: {count} notes, first: {first}", column.label));
@@ -161,6 +181,34 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
     }
     document.commands.push(it.command.join(" "));
     Ok(document)
+}
+
+/// The steps that took any time, by the broker's own clock: a table and a picture.
+fn steps(case: &Case, head: Vec<String>, document: &mut Document) -> Result<(), String> {
+    let [p50, p99, max] = ["p50", "p99", "max"].map(|percentile| summary::steps(case, percentile));
+    let text = |cell: Option<Interval>| cell.map_or("-".to_owned(), |it| number(it.median));
+    let row =
+        |at: usize| {
+            let mut row = vec![p99[at].step.clone()];
+            let columns = 0..p99[at].cells.len();
+            row.extend(columns.map(|column| {
+                [&p50, &p99, &max].map(|all| text(all[at].cells[column])).join(" / ")
+            }));
+            row
+        };
+    let rows: Vec<_> = (0..p99.len()).map(row).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let bars = |step: &summary::StepMetric| {
+        let bars = step.cells.iter().map(|cell| cell.map(|it| it.median)).collect();
+        (step.step.clone(), bars)
+    };
+    let groups: Vec<_> = p99.iter().map(bars).collect();
+    let title = format!("p99 of the broker's steps, {}", case.label);
+    document.plots.push(plot::groups(&title, "us", &head[1..], &groups)?);
+    document.tables.push(Table { head, rows });
+    Ok(())
 }
 
 /// Runs of one scenario with one label.
@@ -241,7 +289,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         File::Comparison(Box::new(example(2.0))).write(&file("comparison.json")).unwrap();
-        let runs = example(1.0).columns[0].steady.clone();
+        let runs = example(1.0).cases[1].runs[0].clone();
         for (number, mut run) in runs.into_iter().enumerate() {
             run.problems.push("3 messages lost".to_owned());
             File::Run(Box::new(run)).write(&file(&format!("run{number}.json"))).unwrap();
@@ -255,8 +303,9 @@ mod tests {
         assert!(page.contains("run 2: problem: 3 messages lost"));
         assert!(page.contains("80000"), "merged before it is quoted");
         let page = fs::read_to_string(file("report.html")).unwrap();
-        assert_eq!(page.matches("<svg").count(), 3);
-        assert_eq!(page.matches("</svg>").count(), 3);
+        // Three figures, the tail and the steps of the comparison, and the tail of the repetitions.
+        assert_eq!(page.matches("<svg").count(), 6);
+        assert_eq!(page.matches("</svg>").count(), 6);
         assert!(page.contains("second &lt;&amp;&gt;") && !page.contains("second <&>"));
         assert!(
             !page.contains("http://")
@@ -268,10 +317,7 @@ mod tests {
 
     #[test]
     fn the_same_twice_shows_no_difference() {
-        let mut same = example(1.005);
-        same.aa = true;
-        let document = comparison(&same).unwrap();
-        assert!(document.title.starts_with("A/A"));
+        let document = comparison(&example(1.005)).unwrap();
         let cells = document.tables[0].rows.iter().map(|row| &row[2]);
         assert!(cells.clone().count() > 3);
         cells.for_each(|cell| assert!(cell.contains("no difference shown"), "{cell}"));

@@ -53,9 +53,10 @@ pub fn run(args: &Args) -> Result<Run, String> {
         run.problems.push(format!("{} connections failed, first {reason}", fleet.failures()));
     }
     let clock = Clock::start();
-    let before = Look::now(clock.now_ns(), args.common.pid);
+    let watched = args.common.watched()?;
+    let before = Look::now(clock.now_ns(), watched.as_ref());
     let ended = hold(&mut fleet, args.hold)?;
-    let spent = Look::now(clock.now_ns(), args.common.pid).since(&before);
+    let spent = Look::now(clock.now_ns(), watched.as_ref()).since(&before);
     let after_kib = resident();
     if ended > 0 {
         run.problems.push(format!("{ended} connections ended by the broker"));

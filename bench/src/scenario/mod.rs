@@ -15,6 +15,7 @@ use crate::client::Target;
 use crate::event::{Clock, Poller};
 use crate::fleet::{Arrivals, Ask, Fleet};
 use crate::plan::Plan;
+use crate::process::Watched;
 use crate::traffic::{Load, Outcome, Traffic};
 
 /// How subscribers' sessions are.
@@ -37,7 +38,7 @@ pub fn run_traffic(
     target: &Target,
     plan: &Plan,
     load: &Load,
-    broker: Option<u32>,
+    broker: Option<Watched>,
     sessions: Sessions,
 ) -> Result<Outcome, String> {
     let asks = subscribers(plan, load, sessions, true);
@@ -63,7 +64,7 @@ pub fn subscribers(plan: &Plan, load: &Load, sessions: Sessions, filters: bool) 
         Sessions::Durable(expiry_s) => (false, expiry_s),
     };
     let ask = |(number, member): (usize, &crate::plan::Member)| Ask {
-        client_id: format!("bench{:08x}s{number}", load.run),
+        client_id: plan.member_name(load.run, number),
         clean,
         expiry_s,
         filters: if filters { member.filters.clone() } else { Vec::new() },
@@ -75,7 +76,7 @@ pub fn subscribers(plan: &Plan, load: &Load, sessions: Sessions, filters: bool) 
 /// The publishing clients of a plan.
 pub fn publishers(plan: &Plan, load: &Load) -> Vec<Ask> {
     let ask = |number| Ask {
-        client_id: format!("bench{:08x}p{number}", load.run),
+        client_id: plan.publisher_name(load.run, number),
         clean: true,
         ..Ask::default()
     };

@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<Run, String> {
     open_all(&target, &asks)?.into_iter().for_each(crate::client::Client::close);
 
     let text = |error: std::io::Error| error.to_string();
-    let mut traffic = Traffic::new(&plan, &load, args.common.pid).map_err(text)?;
+    let mut traffic = Traffic::new(&plan, &load, args.common.watched()?).map_err(text)?;
     let clients = open_all(&target, &publishers(&plan, &load))?;
     traffic.attach_publishers(clients).map_err(text)?;
     traffic.publish().map_err(text)?;

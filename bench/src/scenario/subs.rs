@@ -42,11 +42,12 @@ pub fn run(args: &Args) -> Result<Run, String> {
     let resident = || args.common.pid.and_then(resident_kib);
     let before_kib = resident();
     let clock = Clock::start();
-    let before = Look::now(clock.now_ns(), args.common.pid);
+    let watched = args.common.watched()?;
+    let before = Look::now(clock.now_ns(), watched.as_ref());
     let asks = subscribers(&plan, &load, Sessions::Transient, true);
     let fleet = Fleet::open(&target, &asks, Arrivals::SETUP).map_err(|error| error.to_string())?;
     drop(asks);
-    let spent = Look::now(clock.now_ns(), args.common.pid).since(&before);
+    let spent = Look::now(clock.now_ns(), watched.as_ref()).since(&before);
     let seconds = fleet.subscribing_ns as f64 / 1e9;
     run.figure("subscriptions", filters as f64 / seconds, "/s");
     if let Some(cpu_us) = spent.broker.and_then(|broker| broker.known_cpu_us()) {
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> Result<Run, String> {
     )?;
     let members = fleet.all()?;
     let text = |error: std::io::Error| error.to_string();
-    let mut traffic = Traffic::new(&plan, &load, args.common.pid).map_err(text)?;
+    let mut traffic = Traffic::new(&plan, &load, watched).map_err(text)?;
     let clients = open_all(&target, &publishers(&plan, &load))?;
     traffic.attach_publishers(clients).map_err(text)?;
     traffic.attach_members(members).map_err(text)?;

@@ -6,6 +6,7 @@ mod inflight;
 mod links;
 mod outcome;
 mod publish;
+mod stop;
 
 use std::io;
 use std::ops::ControlFlow;
@@ -19,12 +20,13 @@ use crate::client::{Client, READ_BYTES};
 use crate::event::{Clock, Poller, Ready};
 use crate::payload::Sizes;
 use crate::plan::Plan;
-use crate::process::{self, Look};
+use crate::process::{self, Look, Watched};
 use crate::progress::Progress;
 use crate::schedule::Schedule;
 use books::Books;
 use links::Links;
 use publish::Flows;
+use stop::Stop;
 
 /// A generator with a CPU of its own does not sleep so shortly before a message is due: waking up
 /// takes as long as many a delivery.
@@ -51,6 +53,8 @@ pub struct Load {
     pub measure_ns: u64,
     /// After this long without a delivery or acknowledgement what is missing is lost.
     pub quiet_ns: u64,
+    /// Stops the broker so long in the middle of the measured time, with a rate only.
+    pub stop_ns: Option<u64>,
 }
 
 /// When the next message goes.
@@ -74,7 +78,7 @@ pub struct Traffic<'a> {
     plan: &'a Plan,
     load: &'a Load,
     clock: Clock,
-    broker: Option<u32>,
+    broker: Option<Watched>,
     links: Links,
     flows: Flows,
     books: Books,
@@ -84,6 +88,7 @@ pub struct Traffic<'a> {
     last_progress_ns: u64,
     stalled: bool,
     spin_ns: u64,
+    stop: Option<Stop>,
 }
 
 /// The ends of the measured time, as they were met.
@@ -108,6 +113,7 @@ impl Default for Load {
             warm_up_ns: 0,
             measure_ns: 1_000_000_000,
             quiet_ns: 5_000_000_000,
+            stop_ns: None,
         }
     }
 }
@@ -122,7 +128,7 @@ impl Load {
 
 impl<'a> Traffic<'a> {
     /// Has no connections yet. `broker` is the process to watch.
-    pub fn new(plan: &'a Plan, load: &'a Load, broker: Option<u32>) -> io::Result<Self> {
+    pub fn new(plan: &'a Plan, load: &'a Load, broker: Option<Watched>) -> io::Result<Self> {
         Ok(Self {
             plan,
             load,
@@ -137,6 +143,7 @@ impl<'a> Traffic<'a> {
             last_progress_ns: 0,
             stalled: false,
             spin_ns: if process::is_pinned() { SPIN_NS } else { 0 },
+            stop: None,
         })
     }
 
@@ -169,6 +176,14 @@ impl<'a> Traffic<'a> {
         if let Pace::Rate(per_second) = self.load.pace {
             let duration_ns = self.load.warm_up_ns + self.load.measure_ns;
             self.schedule = Some(Schedule::lasting(start_ns, per_second, duration_ns));
+            self.stop = match (self.load.stop_ns, &self.broker) {
+                (None, _) => None,
+                (Some(for_ns), Some(broker)) => Some(
+                    Stop::in_middle(broker.pid, &self.books.measured_ns, for_ns)
+                        .map_err(io::Error::other)?,
+                ),
+                (Some(_), None) => return Err(io::Error::other("whom to stop? give --pid")),
+            };
         } else {
             self.flows.offer_all();
         }
@@ -180,7 +195,7 @@ impl<'a> Traffic<'a> {
         self.flows.stop();
         self.marks = Marks { start_ns: self.clock.now_ns(), ..Marks::default() };
         self.marks.from =
-            Some((Look::now(self.marks.start_ns, self.broker), 0, self.flows.published));
+            Some((Look::now(self.marks.start_ns, self.broker.as_ref()), 0, self.flows.published));
         self.books.measured_ns = 0..0;
     }
 
@@ -195,6 +210,9 @@ impl<'a> Traffic<'a> {
         self.last_progress_ns = self.clock.now_ns();
         let mut pinged_ns = None;
         loop {
+            if let Some(stop) = &mut self.stop {
+                stop.turn(|| self.clock.now_ns()).map_err(io::Error::other)?;
+            }
             let now_ns = self.clock.now_ns();
             self.mark(now_ns);
             match pinged_ns {
@@ -234,7 +252,7 @@ impl<'a> Traffic<'a> {
     /// Notes the ends of the measured time when they are met.
     fn mark(&mut self, now_ns: u64) {
         let mark = |it: &Self| {
-            Some((Look::now(now_ns, it.broker), it.books.delivered, it.flows.published))
+            Some((Look::now(now_ns, it.broker.as_ref()), it.books.delivered, it.flows.published))
         };
         if self.marks.from.is_none() && now_ns >= self.books.measured_ns.start {
             self.marks.from = mark(self);
@@ -255,7 +273,7 @@ impl<'a> Traffic<'a> {
     /// A run that has no fixed end is measured until it is over.
     fn mark_end(&mut self, now_ns: u64) {
         if self.marks.to.is_none() {
-            let look = Look::now(now_ns, self.broker);
+            let look = Look::now(now_ns, self.broker.as_ref());
             self.marks.to = Some((look, self.books.delivered, self.flows.published));
         }
     }

@@ -20,6 +20,8 @@ pub struct Outcome {
     pub acknowledgement: Latencies,
     /// From when a message was due until it was sent: the generator's own lateness.
     pub lateness: Latencies,
+    /// What [`Load::stop_ns`](super::Load::stop_ns) must make of `delivery` by arithmetic.
+    pub predicted: Option<Latencies>,
     /// All messages of the whole run.
     pub account: Account,
     /// Flows and receivers whose accounts are not clean.
@@ -77,6 +79,10 @@ impl Traffic<'_> {
                 acknowledgement.missing = measured.saturating_sub(books.acknowledgement.count());
             }
         }
+        let predicted =
+            self.stop.as_ref().zip(self.schedule.as_ref()).map(|(stop, schedule)| {
+                stop.predicted(schedule, &books.measured_ns, plan.copies(0))
+            });
         let (account, faults) = books.close(plan, |flow| flows.sent(flow));
         let since_start = |at_ns: u64| at_ns.saturating_sub(marks.start_ns);
         Outcome {
@@ -86,6 +92,7 @@ impl Traffic<'_> {
             delivery,
             acknowledgement,
             lateness: books.lateness.clone(),
+            predicted,
             account,
             faults,
             unsent: flows.unsent(),

@@ -47,6 +47,11 @@ pub enum ApplyMode {
     /// On a thread of its own.
     #[default]
     Thread,
+    /// For comparisons: inline, with a write for each entry, and a turn for the executor's other tasks
+    /// before the next.
+    Each,
+    /// For comparisons: inline, with `last_applied` written once more by itself after each batch.
+    PositionApart,
 }
 
 /// See the module's head.
@@ -54,6 +59,8 @@ pub struct Machine<R> {
     applier: Applier,
     /// `None`: inline.
     thread: Option<ApplyThread>,
+    /// [`ApplyMode::Each`].
+    each: bool,
     snapshots: Shared<Known>,
     runtime: PhantomData<fn() -> R>,
 }
@@ -66,6 +73,8 @@ struct Applier {
     clock: fn() -> Duration,
     /// CPU time of the calling thread.
     cpu_clock: fn() -> Duration,
+    /// [`ApplyMode::PositionApart`].
+    position_apart: bool,
 }
 
 struct ApplyThread {
@@ -93,20 +102,33 @@ impl<R: Runtime> Machine<R> {
         steps: Arc<Steps>,
     ) -> io::Result<Self> {
         let clock = || Duration::from_nanos(R::now().as_nanos());
-        let applier = Applier { store, effects, steps, clock, cpu_clock: R::thread_cpu_time };
+        let position_apart = mode == ApplyMode::PositionApart;
+        let cpu_clock = R::thread_cpu_time;
+        let applier = Applier { store, effects, steps, clock, cpu_clock, position_apart };
         let thread = match mode {
-            ApplyMode::Inline => None,
             ApplyMode::Thread => Some(ApplyThread::start(applier.clone())?),
+            ApplyMode::Inline | ApplyMode::Each | ApplyMode::PositionApart => None,
         };
         let snapshots = Shared::new(Known::default());
-        Ok(Self { applier, thread, snapshots, runtime: PhantomData })
+        let each = mode == ApplyMode::Each;
+        Ok(Self { applier, thread, each, snapshots, runtime: PhantomData })
     }
 
     async fn apply_batch(&self, entries: Vec<Entry>) -> Result<Vec<Replies>, StoreError> {
         match &self.thread {
+            None if self.each => self.apply_each(entries).await,
             None => self.applier.apply(entries, None),
             Some(thread) => thread.apply(entries).await,
         }
+    }
+
+    async fn apply_each(&self, entries: Vec<Entry>) -> Result<Vec<Replies>, StoreError> {
+        let mut replies = Vec::with_capacity(entries.len());
+        for entry in entries {
+            replies.extend(self.applier.apply(vec![entry], None)?);
+            R::yield_now().await;
+        }
+        Ok(replies)
     }
 }
 
@@ -222,6 +244,11 @@ impl Applier {
         }
         tx.put(keys::raft(APPLIED), encode_position(&last));
         self.store.write(tx.into_changes())?;
+        if self.position_apart {
+            let mut again = Tx::new(&*self.store);
+            again.put(keys::raft(APPLIED), encode_position(&last));
+            self.store.write(again.into_changes())?;
+        }
         let written = (self.clock)();
         self.steps.add(Step::SetLastApplied, written.saturating_sub(ready));
         let ran = (self.cpu_clock)().saturating_sub(cpu_begin);

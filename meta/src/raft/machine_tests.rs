@@ -23,7 +23,7 @@ fn applier(store: Arc<MemoryStore>) -> (Applier, Arc<Mutex<Vec<Effect>>>) {
     let effects: EffectSink = Arc::new(move |new| sink.lock().expect("lock").extend(new));
     let steps = Arc::new(Steps::new(&APPLY_STEPS));
     let clock = || Duration::ZERO;
-    (Applier { store, effects, steps, clock, cpu_clock: clock }, told)
+    (Applier { store, effects, steps, clock, cpu_clock: clock, position_apart: false }, told)
 }
 
 fn dump(view: &dyn View) -> Dump {
@@ -116,7 +116,8 @@ fn crash_once(seed: u64) {
     }
 
     let store = Arc::new(MemoryStore::new());
-    let (batches, effects) = applier(store.clone());
+    let (mut batches, effects) = applier(store.clone());
+    batches.position_apart = seed % 2 == 1;
     let (mut replies, mut synced, mut rest) = (Vec::new(), 0, all.as_slice());
     while !rest.is_empty() {
         let (batch, more) = rest.split_at(random.random_range(1..=rest.len().min(8)));

@@ -20,6 +20,7 @@ mod retained;
 mod routes;
 mod shapes;
 mod shared;
+mod slot;
 mod table;
 mod text;
 mod tree;
@@ -30,6 +31,7 @@ pub use hash::SeededHash;
 pub use retained::*;
 pub use routes::*;
 pub use shared::*;
+pub use slot::{SLOTS, slot_of};
 pub use tree::FilterTree;
 
 #[cfg(test)]

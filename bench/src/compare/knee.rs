@@ -1,0 +1,125 @@
+//! The knee of a broker: the highest rate that it sustains.
+
+use super::series::{Doing, Planned, Work, try_out};
+use crate::cli::LoadArgs;
+use crate::latency::Quote;
+use crate::result::{DELIVERY, LATENESS, PER_SECOND, Run};
+use crate::scenario::pubsub::Shape;
+
+/// A rate is sustained when this percentile, in parts of 100 000, ...
+const JUDGED: u64 = 90_000;
+/// ... stays below this: a backlog of 1 % of a second.
+const SUSTAINED_NS: u64 = 10_000_000;
+/// Halvings of the range in which the knee lies.
+const STEPS: u32 = 5;
+/// Where the range begins, as a share of the full speed.
+const LOWEST: f64 = 0.2;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knee {
+    /// Messages a second.
+    pub rate: f64,
+    /// Beyond it the generator was late by itself: the broker's knee lies higher.
+    pub of_generator: bool,
+}
+
+/// How a trial at one rate went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    Sustained,
+    BrokerLate,
+    GeneratorLate,
+}
+
+/// Finds the knee of one column: between a fifth of its full speed and all of it.
+pub fn find(
+    planned: &Planned,
+    shape: &Shape,
+    load: &LoadArgs,
+    seconds: f64,
+) -> Result<Knee, String> {
+    let doing = |rate: Option<f64>| {
+        let load = LoadArgs { rate, seconds, ..load.clone() };
+        let label = rate.map_or("full speed".to_owned(), |rate| format!("{rate:.0}/s"));
+        let load = Work::Pubsub { shape: shape.clone(), load, syscalls: false };
+        Doing { label, settings: Vec::new(), load, figures: Vec::new(), histogram: None }
+    };
+    let full = try_out(planned, &doing(None))?.value(PER_SECOND).unwrap_or_default();
+    if full <= 0.0 {
+        return Err(format!("{}: the calibration delivered nothing", planned.label));
+    }
+    search(full * LOWEST, full, |rate| judge(&try_out(planned, &doing(Some(rate)))?))
+}
+
+/// `low` is taken as sustained.
+fn search(
+    mut low: f64,
+    mut high: f64,
+    mut trial: impl FnMut(f64) -> Result<Trial, String>,
+) -> Result<Knee, String> {
+    let mut of_generator = match trial(high)? {
+        Trial::Sustained => return Ok(Knee { rate: high, of_generator: false }),
+        late => late == Trial::GeneratorLate,
+    };
+    for _ in 0..STEPS {
+        let rate = (low + high) / 2.0;
+        match trial(rate)? {
+            Trial::Sustained => low = rate,
+            late => (high, of_generator) = (rate, late == Trial::GeneratorLate),
+        }
+    }
+    Ok(Knee { rate: low, of_generator })
+}
+
+fn judge(run: &Run) -> Result<Trial, String> {
+    let late = |name| -> Result<bool, String> {
+        let latencies = run.latencies(name).transpose()?;
+        Ok(latencies
+            .is_none_or(|it| !matches!(it.quote(JUDGED), Quote::Ns(ns) if ns <= SUSTAINED_NS)))
+    };
+    Ok(match (late(DELIVERY)?, late(LATENESS)?) {
+        (false, _) => Trial::Sustained,
+        (true, true) => Trial::GeneratorLate,
+        (true, false) => Trial::BrokerLate,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency::Latencies;
+
+    #[test]
+    fn the_search_ends_just_below_the_knee() {
+        let trial =
+            |rate: f64| Ok(if rate <= 61_000.0 { Trial::Sustained } else { Trial::BrokerLate });
+        let knee = search(20_000.0, 100_000.0, trial).unwrap();
+        assert!(knee.rate <= 61_000.0 && knee.rate > 61_000.0 - 80_000.0 / 32.0 - 1.0, "{knee:?}");
+        assert!(!knee.of_generator);
+        let all = search(1.0, 5.0, |_| Ok(Trial::Sustained)).unwrap();
+        assert_eq!(all.rate, 5.0);
+        let own = search(1.0, 5.0, |rate| {
+            Ok(if rate < 2.0 { Trial::Sustained } else { Trial::GeneratorLate })
+        });
+        assert!(own.unwrap().of_generator);
+        assert!(search(1.0, 5.0, |_| Err("gone".to_owned())).is_err());
+    }
+
+    #[test]
+    fn a_trial_is_judged_by_what_was_late() {
+        let of = |delivery_ns: u64, lateness_ns: u64| {
+            let mut run = Run::default();
+            for (name, ns) in [(DELIVERY, delivery_ns), (LATENESS, lateness_ns)] {
+                let mut latencies = Latencies::new();
+                (0..2_000).for_each(|_| latencies.record(ns));
+                run.histogram(name, "", &latencies).unwrap();
+            }
+            judge(&run).unwrap()
+        };
+        assert_eq!(of(1_000_000, 1_000_000), Trial::Sustained);
+        assert_eq!(of(90_000_000, 1_000_000), Trial::BrokerLate);
+        assert_eq!(of(90_000_000, 80_000_000), Trial::GeneratorLate);
+        assert_eq!(judge(&Run::default()).unwrap(), Trial::GeneratorLate, "nothing came at all");
+    }
+}
