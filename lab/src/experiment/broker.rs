@@ -13,14 +13,15 @@ use crate::measure::Name;
 const PAIRS: u32 = 50;
 const WINDOW: u32 = 20;
 const SECONDS: &str = "0.8";
-const BROKER_CPU: usize = 0;
+const BROKER_CPU: &str = "0";
 const LOAD_CPU: &str = "1";
 const VARIANT: &str = "broker, MQTT at QoS 0, publisher to subscriber";
 
 /// The broker of a column.
 pub fn start(program: &Path, column: Column) -> BrokerStart {
     let (runtime, scheduler) = column.names();
-    BrokerStart { program: program.to_owned(), runtime, scheduler, shards: 1, cpu: BROKER_CPU }
+    let (program, cpus) = (program.to_owned(), BROKER_CPU.to_owned());
+    BrokerStart { program, runtime, scheduler, shards: 1, cpus, ..BrokerStart::default() }
 }
 
 /// One run of the load generator on a fresh broker, as figures of the echo.
