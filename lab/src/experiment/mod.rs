@@ -150,7 +150,7 @@ pub fn run(args: &Args) -> Result<(), String> {
         }
     }
     let columns = starts.into_iter().map(|start| start.data).collect();
-    let command = std::env::args().collect();
+    let command = without_folders(std::env::args());
     let data = Data {
         format: data::FORMAT,
         experiment: args.name,
@@ -191,6 +191,17 @@ impl Name {
     }
 }
 
+/// A command as it may be shown: of a path from the root on, what it leads to.
+fn without_folders(command: impl Iterator<Item = String>) -> Vec<String> {
+    let shown = |argument: String| match Path::new(&argument) {
+        path if path.is_absolute() => {
+            path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or(argument)
+        }
+        _ => argument,
+    };
+    command.map(shown).collect()
+}
+
 fn starts(args: &Args) -> Vec<Start> {
     let mut starts = Vec::new();
     let mut add = |label: &str, program: &Path, flags: Vec<String>, broker| {
@@ -199,7 +210,7 @@ fn starts(args: &Args) -> Vec<Start> {
         command.extend(args.flags.clone());
         let data = ColumnData {
             label: label.to_owned(),
-            command: command.clone(),
+            command: without_folders(command.iter().cloned()),
             ..ColumnData::default()
         };
         starts.push(Start { data, command, broker });
@@ -236,4 +247,16 @@ fn reentry(program: &Path) -> Result<Vec<String>, String> {
         facts.push(format!("Inserting while walking, {name}: {end}{stopped}."));
     }
     Ok(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_without_folders() {
+        let command = ["/home/x/lab", "locks", "--out", "/home/x/out", "a/b"].map(str::to_owned);
+        let shown = without_folders(command.into_iter());
+        assert_eq!(shown, ["lab", "locks", "--out", "out", "a/b"]);
+    }
 }
