@@ -33,12 +33,14 @@ mod syscalls;
 mod tests;
 mod traffic;
 
-pub use latency::{Latencies, QUOTED, Quote};
+pub use broker::Start as BrokerStart;
+pub use latency::{Encoded, Latencies, QUOTED, Quote};
 pub use machine::Machine;
 pub use process::{Usage, pin};
+pub use report::markdown::page as markdown;
 pub use report::plot::intervals as plot_intervals;
 pub use report::{Document, Table, interval, latency_table, number, write_pages};
-pub use result::{File, Run};
+pub use result::{File, PER_CPU_SECOND, PER_SECOND, Run};
 pub use stats::{Interval, RUNS_TO_COMPARE, RUNS_TO_RESAMPLE, bootstrap_median, median};
 
 use std::process::ExitCode;
