@@ -169,9 +169,7 @@ impl Run {
     /// What a comparison keeps of it: of the histograms the one that it quotes, and nothing that the
     /// comparison says itself.
     pub fn kept(mut self, histogram: Option<&str>) -> Self {
-        if let Some(Ok(lateness)) = self.latencies(LATENESS)
-            && let Quote::Ns(ns) = lateness.quote(99_000)
-        {
+        if let Some(Quote::Ns(ns)) = self.quote(LATENESS, "p99") {
             self.figure(LATENESS_P99, ns as f64 / 1e3, "us");
         }
         self.histograms.retain(|it| Some(it.name.as_str()) == histogram);
@@ -179,6 +177,12 @@ impl Run {
         self.parameters.clear();
         self.machine = Machine::default();
         self
+    }
+
+    /// A percentile that came out, by the names of histogram and percentile.
+    pub fn quote(&self, histogram: &str, percentile: &str) -> Option<Quote> {
+        let named = self.histograms.iter().find(|it| it.name == histogram)?;
+        named.percentiles.iter().find(|(name, _)| name == percentile).map(|(_, quote)| *quote)
     }
 
     /// Latencies that came out.

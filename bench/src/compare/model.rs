@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::latency::Latencies;
+use crate::latency::{Encoded, Latencies};
 use crate::machine::Machine;
 use crate::result::Run;
 
@@ -55,11 +55,33 @@ pub struct Case {
     pub histogram: Option<String>,
     /// For each column the runs, one for each round.
     pub runs: Vec<Vec<Run>>,
+    /// For each column the quoted latencies of all runs together, where the runs have kept their
+    /// percentiles only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<Encoded>,
+}
+
+impl Comparison {
+    /// A smaller one that shows the same: of the histograms of a column's runs their sum.
+    pub fn pruned(&self) -> Result<Self, String> {
+        let mut pruned = self.clone();
+        let quoting = |(_, whole): &(&mut Case, &Case)| whole.histogram.is_some();
+        for (case, whole) in pruned.cases.iter_mut().zip(&self.cases).filter(quoting) {
+            let merged = (0..whole.runs.len()).map(|column| whole.merged(column)?.encode());
+            case.merged = merged.collect::<Result<_, _>>()?;
+            let histograms = case.runs.iter_mut().flatten().flat_map(|run| &mut run.histograms);
+            histograms.for_each(|histogram| histogram.encoded.hdr_v2_base64.clear());
+        }
+        Ok(pruned)
+    }
 }
 
 impl Case {
     /// The quoted latencies of all runs of a column together.
     pub fn merged(&self, column: usize) -> Result<Latencies, String> {
+        if let Some(merged) = self.merged.get(column) {
+            return Latencies::decode(merged);
+        }
         let mut all = Latencies::new();
         for run in self.runs.get(column).into_iter().flatten() {
             if let Some(latencies) = self.histogram.as_ref().and_then(|name| run.latencies(name)) {
@@ -72,5 +94,25 @@ impl Case {
     /// All runs.
     pub fn all_runs(&self) -> impl Iterator<Item = &Run> {
         self.runs.iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::summary::tests::comparison;
+    use crate::report;
+
+    #[test]
+    fn a_pruned_comparison_shows_the_same() {
+        let whole = comparison(2.0);
+        let pruned = whole.pruned().unwrap();
+        let text = |it: &Comparison| serde_json::to_string(it).unwrap();
+        let mut histograms = pruned.cases[1].all_runs().flat_map(|run| &run.histograms);
+        assert!(histograms.all(|it| it.encoded.count > 0 && it.encoded.hdr_v2_base64.is_empty()));
+        assert_eq!((pruned.cases[0].merged.len(), pruned.cases[1].merged.len()), (0, 2));
+        let page = |it: &Comparison| report::markdown::page(&[report::comparison(it).unwrap()]);
+        assert_eq!(page(&pruned), page(&whole));
+        assert_eq!(text(&pruned.pruned().unwrap()), text(&pruned), "once is enough");
     }
 }

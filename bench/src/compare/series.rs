@@ -176,6 +176,7 @@ fn empty(doing: &Doing, columns: usize) -> Case {
         figures: doing.figures.iter().map(|name| (*name).to_owned()).collect(),
         histogram: doing.histogram.map(str::to_owned),
         runs: vec![Vec::new(); columns],
+        merged: Vec::new(),
     }
 }
 

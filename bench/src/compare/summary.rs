@@ -33,11 +33,11 @@ const DRAWN: [&str; 6] =
     [PER_CPU_SECOND, PER_SECOND, PAYLOAD_PER_SECOND, CPU_PER_MESSAGE, WHOLE_FLEET, CPU_PER_CONNECT];
 
 /// All figures that every run of every column has; the primary one first.
-pub fn metrics(comparison: &Comparison) -> Result<Vec<Metric>, String> {
+pub fn metrics(comparison: &Comparison) -> Vec<Metric> {
     let mut metrics = Vec::new();
     for case in &comparison.cases {
         for name in &case.figures {
-            let cells = cells(case, |run| Ok(run.value(name)))?;
+            let cells = cells(case, |run| run.value(name));
             metrics.extend(cells.map(|cells| Metric {
                 name: format!("{name}, {}", case.label),
                 unit: unit(case, name),
@@ -46,15 +46,12 @@ pub fn metrics(comparison: &Comparison) -> Result<Vec<Metric>, String> {
             }));
         }
         let Some(histogram) = &case.histogram else { continue };
-        for (name, parts) in QUOTED {
-            let quoted = |run: &Run| match run.latencies(histogram).transpose()? {
-                Some(latencies) => match latencies.quote(parts) {
-                    Quote::Ns(ns) => Ok(Some(ns as f64 / 1e3)),
-                    Quote::TooFew | Quote::Missing => Ok(None),
-                },
-                None => Ok(None),
+        for (name, _) in QUOTED {
+            let quoted = |run: &Run| match run.quote(histogram, name) {
+                Some(Quote::Ns(ns)) => Some(ns as f64 / 1e3),
+                Some(Quote::TooFew | Quote::Missing) | None => None,
             };
-            let cells = cells(case, quoted)?;
+            let cells = cells(case, quoted);
             metrics.extend(cells.map(|cells| Metric {
                 name: format!("{name} of {histogram} in each run, {}", case.label),
                 unit: "us".to_owned(),
@@ -63,7 +60,7 @@ pub fn metrics(comparison: &Comparison) -> Result<Vec<Metric>, String> {
             }));
         }
     }
-    Ok(metrics)
+    metrics
 }
 
 /// A percentile of the steps' times by the broker's own clock, as the broker names it: `p99`.
@@ -95,20 +92,12 @@ fn unit(case: &Case, name: &str) -> String {
 }
 
 /// One interval for each column; `None` when a run lacks the figure.
-fn cells(
-    case: &Case,
-    value: impl Fn(&Run) -> Result<Option<f64>, String>,
-) -> Result<Option<Vec<Interval>>, String> {
-    let mut cells = Vec::new();
-    for runs in &case.runs {
-        let values: Result<Option<Vec<f64>>, String> =
-            runs.iter().map(|run| value(run).transpose()).map(Option::transpose).collect();
-        let Some(interval) = values?.as_deref().and_then(bootstrap_median) else {
-            return Ok(None);
-        };
-        cells.push(interval);
-    }
-    Ok(Some(cells))
+fn cells(case: &Case, value: impl Fn(&Run) -> Option<f64>) -> Option<Vec<Interval>> {
+    let cell = |runs: &Vec<Run>| {
+        let values: Option<Vec<f64>> = runs.iter().map(&value).collect();
+        bootstrap_median(&values?)
+    };
+    case.runs.iter().map(cell).collect()
 }
 
 #[cfg(test)]
@@ -150,12 +139,14 @@ pub mod tests {
             figures: names(&[PER_CPU_SECOND, PER_SECOND, "of no run"]),
             histogram: None,
             runs: runs(false),
+            merged: Vec::new(),
         };
         let steady = Case {
             label: "fixed rate".to_owned(),
             figures: names(&[CPU_PER_MESSAGE]),
             histogram: Some(DELIVERY.to_owned()),
             runs: runs(true),
+            merged: Vec::new(),
         };
         Comparison {
             format: FORMAT,
@@ -169,7 +160,7 @@ pub mod tests {
 
     #[test]
     fn differences_and_their_absence() {
-        let metrics_of = |factor| metrics(&comparison(factor)).unwrap();
+        let metrics_of = |factor| metrics(&comparison(factor));
         let twice = metrics_of(2.0);
         let names: Vec<_> = twice.iter().map(|metric| metric.name.as_str()).collect();
         assert_eq!(names.len(), 7, "{names:?}: no run has p99.9 or p99.99");
@@ -196,7 +187,7 @@ pub mod tests {
     fn a_figure_that_one_run_lacks_is_left_out() {
         let mut comparison = comparison(2.0);
         comparison.cases[0].runs[1][2].figures.clear();
-        let metrics = metrics(&comparison).unwrap();
+        let metrics = metrics(&comparison);
         assert!(metrics.iter().all(|metric| !metric.name.contains("full speed")));
     }
 

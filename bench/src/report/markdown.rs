@@ -2,8 +2,8 @@
 
 use super::{Document, Table};
 
-const BEGIN: &str = "<!-- measured -->";
-const END: &str = "<!-- /measured -->";
+const BEGIN: &str = "<!-- figures -->";
+const END: &str = "<!-- end of figures -->";
 
 /// The whole page.
 pub fn page(documents: &[Document]) -> String {

@@ -26,9 +26,13 @@ pub struct Args {
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Writes the text and tables into this Markdown page as well, between its lines
-    /// `<!-- measured -->` and `<!-- /measured -->`.
+    /// `<!-- figures -->` and `<!-- end of figures -->`.
     #[arg(long)]
-    pub into: Option<PathBuf>,
+    pub page: Option<PathBuf>,
+    /// Writes the comparisons there as well, with one histogram of all rounds instead of one of each,
+    /// and the pages there instead.
+    #[arg(long, conflicts_with = "out")]
+    pub keep: Option<PathBuf>,
 }
 
 /// A section of a page.
@@ -57,14 +61,25 @@ pub struct Table {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<(), String> {
-    let out = args.out.as_deref().unwrap_or(&args.dir);
+    let out = args.keep.as_deref().or(args.out.as_deref()).unwrap_or(&args.dir);
     make_folder(out)?;
+    if args.keep.is_some() {
+        for (path, file) in files(&args.dir)? {
+            if let (File::Comparison(it), Some(name)) = (file, path.file_name()) {
+                File::Comparison(Box::new(it.pruned()?)).write(&out.join(name))?;
+            }
+        }
+    }
     let documents = read(&args.dir)?;
     write_pages(&documents, out)?;
-    let Some(page) = &args.into else { return Ok(()) };
+    args.page.as_deref().map_or(Ok(()), |page| write_into(page, &documents))
+}
+
+/// Puts the text and tables into a Markdown page, in the place that it has for them.
+pub fn write_into(page: &Path, documents: &[Document]) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", page.display());
     let old = fs::read_to_string(page).map_err(failed)?;
-    let new = markdown::insert(&old, &documents);
+    let new = markdown::insert(&old, documents);
     let new = new.ok_or_else(|| format!("{} has no place for it", page.display()))?;
     fs::write(page, new).map_err(failed)?;
     eprintln!("wrote {}", page.display());
@@ -88,21 +103,32 @@ pub fn write_pages(documents: &[Document], out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn read(dir: &Path) -> Result<Vec<Document>, String> {
+/// All results of a folder, by name.
+fn files(dir: &Path) -> Result<Vec<(PathBuf, File)>, String> {
     let entries = fs::read_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|it| it == "json"));
     paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        match File::read(&path)? {
+            Some(file) => files.push((path, file)),
+            None => eprintln!("{}: no result of this program, left out", path.display()),
+        }
+    }
+    Ok(files)
+}
+
+fn read(dir: &Path) -> Result<Vec<Document>, String> {
     let mut documents = Vec::new();
     let mut groups: BTreeMap<(String, String), Vec<Run>> = BTreeMap::new();
-    for path in &paths {
-        match File::read(path)? {
-            Some(File::Comparison(it)) => documents.push(comparison(&it)?),
-            Some(File::Run(run)) => {
+    for (_, file) in files(dir)? {
+        match file {
+            File::Comparison(it) => documents.push(comparison(&it)?),
+            File::Run(run) => {
                 let key = (run.scenario.clone(), run.label.clone());
                 groups.entry(key).or_default().push(*run);
             }
-            None => eprintln!("{}: no result of this program, left out", path.display()),
         }
     }
     for runs in groups.values() {
@@ -141,7 +167,7 @@ pub fn comparison(it: &Comparison) -> Result<Document, String> {
         head
     };
     let mut table = Table { head: head("figure"), rows: Vec::new() };
-    for metric in summary::metrics(it)? {
+    for metric in summary::metrics(it) {
         let mut row = vec![with_unit(&metric.name, &metric.unit)];
         let first = metric.cells.first().copied();
         for (at, cell) in metric.cells.iter().enumerate() {
