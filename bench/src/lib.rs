@@ -39,7 +39,7 @@ pub use machine::Machine;
 pub use process::{Usage, pin};
 pub use report::markdown::page as markdown;
 pub use report::plot::intervals as plot_intervals;
-pub use report::{Document, Table, interval, latency_table, number, write_pages};
+pub use report::{Document, Table, interval, latency_table, number, write_into, write_pages};
 pub use result::{File, PER_CPU_SECOND, PER_SECOND, Run};
 pub use stats::{Interval, RUNS_TO_COMPARE, RUNS_TO_RESAMPLE, bootstrap_median, median};
 

@@ -94,7 +94,7 @@ async fn serve<R: Runtime>(
         journal: Some(small(&dir.join("journal"))),
         ..Config::default()
     };
-    let node = Node::bind(config, 1, Some(handle)).expect("a free port");
+    let node = Node::bind::<R>(config, 1, Some(handle)).expect("a free port");
     broker_core::follow_metadata::<R>(&node);
     let stop = Shutdown::new();
     let metadata = R::spawn(server.run::<R>(stop.clone()));

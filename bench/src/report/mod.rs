@@ -72,10 +72,14 @@ pub fn run(args: &Args) -> Result<(), String> {
     }
     let documents = read(&args.dir)?;
     write_pages(&documents, out)?;
-    let Some(page) = &args.page else { return Ok(()) };
+    args.page.as_deref().map_or(Ok(()), |page| write_into(page, &documents))
+}
+
+/// Puts the text and tables into a Markdown page, in the place that it has for them.
+pub fn write_into(page: &Path, documents: &[Document]) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", page.display());
     let old = fs::read_to_string(page).map_err(failed)?;
-    let new = markdown::insert(&old, &documents);
+    let new = markdown::insert(&old, documents);
     let new = new.ok_or_else(|| format!("{} has no place for it", page.display()))?;
     fs::write(page, new).map_err(failed)?;
     eprintln!("wrote {}", page.display());

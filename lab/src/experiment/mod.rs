@@ -171,10 +171,9 @@ pub fn report(args: &ReportArgs) -> Result<(), String> {
 
 fn show(data: &Data, out: &Path, into: Option<&Path>) -> Result<(), String> {
     let documents = [page::document(data)?];
-    let text = bench::markdown(&documents);
-    println!("{text}");
-    if let Some(path) = into {
-        page::replace_figures(path, &text)?;
+    println!("{}", bench::markdown(&documents));
+    if let Some(page) = into {
+        bench::write_into(page, &documents)?;
     }
     bench::write_pages(&documents, out)
 }

@@ -1,17 +1,11 @@
 //! The page of an experiment: a table for each measure, with situations and variants in rows and the
 //! columns side by side.
 
-use std::fs;
-use std::path::Path;
-
 use bench::{Document, Interval, Latencies, QUOTED, RUNS_TO_COMPARE, RUNS_TO_RESAMPLE, Table};
 
 use super::Name as Experiment;
 use super::data::Data;
 use crate::measure::Name;
-
-const BEGIN: &str = "<!-- figures -->";
-const END: &str = "<!-- end of figures -->";
 
 /// The whole page.
 pub fn document(data: &Data) -> Result<Document, String> {
@@ -46,21 +40,6 @@ pub fn document(data: &Data) -> Result<Document, String> {
     document.commands = data.columns.iter().map(|column| column.command.join(" ")).collect();
     document.commands.push(data.command.join(" "));
     Ok(document)
-}
-
-/// Puts a page's text between the marks of another one.
-pub fn replace_figures(path: &Path, text: &str) -> Result<(), String> {
-    let page = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let marks = || format!("{}: does not have {BEGIN} and, later, {END}", path.display());
-    let (before, rest) = page.split_once(BEGIN).ok_or_else(marks)?;
-    let (_, after) = rest.split_once(END).ok_or_else(marks)?;
-    // Without the headings, which the page has itself.
-    let body: String = text
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .fold(String::new(), |body, line| body + line + "\n");
-    let page = format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", body.trim());
-    fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Whether columns are compared to the first one, rather than variants.
@@ -244,21 +223,5 @@ mod tests {
         let second = &document.tables[0].rows[1];
         assert!(!second[2].contains('x') && second[3].contains("; x2.00"), "{second:?}");
         assert_eq!(document.plots.len(), 2, "one for each row");
-    }
-
-    #[test]
-    fn figures_replace_what_is_between_the_marks() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("page.md");
-        fs::write(&path, format!("# Title\n\n{BEGIN}\nold\n{END}\n\nrest\n")).unwrap();
-        let text = bench::markdown(&[document(&data(Experiment::Locks)).unwrap()]);
-        replace_figures(&path, &text).unwrap();
-        let once = fs::read_to_string(&path).unwrap();
-        assert!(once.starts_with(&format!("# Title\n\n{BEGIN}\n\n6 rounds")), "{once}");
-        assert!(once.ends_with(&format!("{END}\n\nrest\n")) && !once.contains("old"), "{once}");
-        replace_figures(&path, &text).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), once);
-        fs::write(&path, "nothing").unwrap();
-        assert!(replace_figures(&path, &text).is_err());
     }
 }
