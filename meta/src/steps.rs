@@ -89,6 +89,8 @@ type Counts = Vec<[Times; 2]>;
 struct Times {
     histogram: Histogram<u64>,
     sum_ns: u64,
+    /// Not in the histogram yet: most steps wait for nothing, and that is to cost little.
+    zeros: u64,
 }
 
 #[derive(Debug, Default)]
@@ -237,15 +239,21 @@ impl Steps {
 
 impl Times {
     fn add(&mut self, ns: u64) {
+        if ns == 0 {
+            self.zeros += 1;
+            return;
+        }
         self.histogram.saturating_record(ns);
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
     fn merge(&mut self, other: &Self) {
-        if other.histogram.is_empty() {
-            return;
+        if !other.histogram.is_empty() {
+            self.histogram.add(&other.histogram).expect("they have the same bounds");
         }
-        self.histogram.add(&other.histogram).expect("they have the same bounds");
+        if other.zeros > 0 {
+            self.histogram.saturating_record_n(0, other.zeros);
+        }
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
@@ -280,7 +288,7 @@ impl Times {
 fn empty(names: &[&str]) -> Counts {
     let histogram =
         Histogram::new_with_bounds(MIN_NS, MAX_NS, 1).expect("constants that the library takes");
-    let times = Times { histogram, sum_ns: 0 };
+    let times = Times { histogram, sum_ns: 0, zeros: 0 };
     names.iter().map(|_| [times.clone(), times.clone()]).collect()
 }
 

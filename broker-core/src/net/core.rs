@@ -42,9 +42,10 @@ pub(super) fn enter<R: Runtime, T>(
     core: &Shared<Core<R>>,
     f: impl FnOnce(&mut Core<R>, u64) -> T,
 ) -> T {
-    let now_ms = R::now().as_millis();
+    let now = R::now();
     core.with(|core| {
-        let result = f(core, now_ms);
+        core.shard.begin_turn(now);
+        let result = f(core, now.as_millis());
         core.settle();
         result
     })

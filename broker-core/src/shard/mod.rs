@@ -59,6 +59,7 @@ use mqtt::protocol::ServerRules;
 use mqtt::routing::{FilterTree, Matched, SeededHash, slot_of};
 use mqtt::session::{Progress, QueueBounds, Session, Will};
 use mqtt::topic;
+use rt_abstract::Instant;
 use slab::Slab;
 
 use crate::access::Access;
@@ -177,6 +178,8 @@ pub struct Shard {
     sys: Option<Box<Sys>>,
     /// Absent when steps are not measured.
     step_clock: Option<StepClock>,
+    /// When the turn began, until somebody has looked: the first look at the clock is free.
+    turn_began: Option<Instant>,
 }
 
 /// A session with what ties it to this shard.
@@ -301,6 +304,7 @@ impl Shard {
             draining: false,
             sys: None,
             step_clock: None,
+            turn_began: None,
             limits,
             fabric,
         }

@@ -39,6 +39,7 @@ impl Shard {
     /// To be called when a turn ends: what was recorded in it is appended, as one unit.
     #[inline]
     pub fn end_turn(&mut self) {
+        self.turn_began = None;
         if self.recording.as_ref().is_some_and(|recording| recording.has_work()) {
             self.append_records();
         }

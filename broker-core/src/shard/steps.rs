@@ -97,24 +97,32 @@ impl Shard {
         self.step_clock = steps.is_on().then_some(StepClock { now, steps });
     }
 
+    /// A turn begins: what is done until [`Shard::end_turn`] begins now.
+    #[inline]
+    pub fn begin_turn(&mut self, now: Instant) {
+        self.turn_began = Some(now);
+    }
+
     /// A socket was accepted, and waits for a task.
-    pub(super) fn begin_times(&self) -> Option<Box<ConnectTimes>> {
-        let clock = self.step_clock.as_ref()?;
+    pub(super) fn begin_times(&mut self) -> Option<Box<ConnectTimes>> {
+        let since = self.look()?;
         Some(Box::new(ConnectTimes {
             steps: Default::default(),
             doing: Doing::Waits(ConnectStep::BuildConn),
-            since: (clock.now)(),
+            since,
             elsewhere_ns: 0,
         }))
     }
 
     /// Its task runs, here or on another shard than before.
     pub fn begin_building(
-        &self,
+        &mut self,
         mut times: Option<Box<ConnectTimes>>,
     ) -> Option<Box<ConnectTimes>> {
-        if let (Some(times), Some(clock)) = (times.as_mut(), &self.step_clock) {
-            times.change(Doing::Runs(ConnectStep::BuildConn), (clock.now)());
+        if let Some(times) = times.as_mut()
+            && let Some(now) = self.look()
+        {
+            times.change(Doing::Runs(ConnectStep::BuildConn), now);
         }
         times
     }
@@ -161,25 +169,31 @@ impl Shard {
 
     #[inline]
     fn change(&mut self, key: ConnKey, doing: Doing) {
-        let Some(clock) = &self.step_clock else { return };
-        let times = self.conns.get_mut(key.0 as usize).and_then(|conn| conn.times.as_mut());
-        if let Some(times) = times
-            && times.doing != doing
-        {
-            times.change(doing, (clock.now)());
+        let times = self.conns.get(key.0 as usize).and_then(|conn| conn.times.as_ref());
+        if times.is_none_or(|times| times.doing == doing) {
+            return;
         }
+        if let Some(now) = self.look()
+            && let Some(times) = self.conn(key).and_then(|conn| conn.times.as_mut())
+        {
+            times.change(doing, now);
+        }
+    }
+
+    /// `None` when steps are not measured.
+    fn look(&mut self) -> Option<Instant> {
+        let clock = self.step_clock.as_ref()?;
+        Some(self.turn_began.take().unwrap_or_else(clock.now))
     }
 
     /// A writer takes what the connection has: its CONNACK, if that is among it, ends the CONNECT.
     pub(super) fn end_connect(&mut self, key: ConnKey) {
-        let (Some(clock), Some(conn)) = (&self.step_clock, self.conns.get_mut(key.0 as usize))
-        else {
-            return;
-        };
+        let Some(conn) = self.conns.get_mut(key.0 as usize) else { return };
         let answered =
             |times: &mut Box<ConnectTimes>| times.doing == Doing::Waits(ConnectStep::StReport);
         let Some(mut times) = conn.times.take_if(answered) else { return };
-        let now = (clock.now)();
+        let Some(now) = self.look() else { return };
+        let Some(clock) = &self.step_clock else { return };
         times.change(Doing::Rests, now);
         let taken = times.steps.iter().enumerate();
         clock.steps.record(self.id.into(), taken.filter_map(|(step, took)| Some((step, (*took)?))));
