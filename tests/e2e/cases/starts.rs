@@ -15,6 +15,7 @@ use crate::wait::{PATIENCE, until};
 pub const CASES: &[Case] = &[
     Case::new("starts::read_the_last_segments_alone", last_segments),
     Case::new("starts::read_everything_without_a_checkpoint", without),
+    Case::new("starts::a_checkpoint_that_is_damaged_meanwhile_is_made_anew", damaged_meanwhile),
 ];
 
 const SEGMENT_BYTES: u64 = 65_536;
@@ -51,6 +52,14 @@ fn filled(column: &Column, dir: &Path) -> Broker {
     broker
 }
 
+/// Waits for a checkpoint of all but the last segments.
+fn until_checkpoint(broker: &Broker, read_before: u64) -> u64 {
+    let segments = sum(broker, "journal_segments");
+    broker.metric_until("journal_checkpoint_read_bytes", |now| {
+        now - read_before >= (segments - 4) * (SEGMENT_BYTES - 8_192)
+    })
+}
+
 /// Reads all that one reader is owed, and acknowledges it.
 fn read(broker: &Broker, name: &str) {
     let (mut reader, present) = resume(broker.mqtt, name, false, 3600, None);
@@ -72,7 +81,6 @@ fn read(broker: &Broker, name: &str) {
             reader.send(&ack(PUBCOMP, id));
         }
     }
-    reader.ping();
 }
 
 fn stop(mut broker: Broker) {
@@ -84,17 +92,13 @@ fn last_segments(column: &Column) {
     let folder = temporary_folder();
     let dir = folder.path();
     let mut broker = filled(column, dir);
-    // All but the last segments.
-    let segments = sum(&broker, "journal_segments");
-    broker.metric_until("journal_checkpoint_read_bytes", |now| {
-        now >= (segments - 4) * (SEGMENT_BYTES - 8_192)
-    });
+    until_checkpoint(&broker, 0);
     broker.kill();
 
     let mut broker = start(column, dir);
     // A record takes a block of 4096 bytes here.
-    let read = sum(&broker, "journal_start_read_records");
-    assert!(read <= 4 * SEGMENT_BYTES / 4_096, "{read} records were read");
+    let records = sum(&broker, "journal_start_read_records");
+    assert!(records <= 4 * SEGMENT_BYTES / 4_096, "{records} records were read");
     let queued = u64::from(MESSAGES) * READERS.len() as u64;
     assert_eq!(sum(&broker, "queued_messages"), queued);
     assert_eq!(sum(&broker, "journal_live_records"), queued);
@@ -131,6 +135,30 @@ fn last_segments(column: &Column) {
         reader.send(&ack(PUBACK, id.expect("QoS 1")));
         (sum(&broker, "journal_segments") <= 4).then_some(())
     });
+}
+
+fn damaged_meanwhile(column: &Column) {
+    let folder = temporary_folder();
+    let dir = folder.path();
+    let mut broker = filled(column, dir);
+    let read_bytes = until_checkpoint(&broker, 0);
+    let path = dir.join("journal/checkpoint");
+    let file = fs::File::options().write(true).open(&path).expect("opens");
+    file.write_all_at(&[0xFF; 9], fs::metadata(&path).expect("is there").len() / 2)
+        .expect("writes");
+    // Enough for the next one, which begins with the oldest segment again.
+    let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
+    for number in 0..200 {
+        deliver(&mut talker, "t/1", &payload(number), 1, (number % 100) as u16 + 1);
+    }
+    until_checkpoint(&broker, read_bytes);
+    broker.kill();
+    let broker = start(column, dir);
+    let records = sum(&broker, "journal_start_read_records");
+    assert!(records <= 4 * SEGMENT_BYTES / 4_096, "{records} records were read");
+    let queued = u64::from(MESSAGES + 200) * READERS.len() as u64;
+    assert_eq!(sum(&broker, "queued_messages"), queued);
+    read(&broker, "one");
 }
 
 fn without(column: &Column) {
