@@ -30,8 +30,10 @@ pub async fn run_journal<R: Runtime>(node: Arc<Node>, stop: Shutdown) -> Result<
         segments = usage.segments,
         "messages read from the journal"
     );
-    let (shards, levels) = (node.fabric().shards(), node.config().durability.clone());
-    node.set_messages(Messages::new(journal, shards, levels), replay);
+    let (shards, config) = (node.fabric().shards(), node.config());
+    let levels = config.durability.clone();
+    let messages = Messages::new(journal, shards, levels, config.moved_percent);
+    node.set_messages(messages, replay);
     drop(node);
     writer.run(stop).await.map_err(|error| error.to_string())
 }
