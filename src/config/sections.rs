@@ -87,6 +87,8 @@ pub struct Journal {
     pub segment_bytes: u64,
     /// How much may wait in memory for the disk.
     pub max_waiting_bytes: usize,
+    /// How much of what is recorded may be moved out of old segments.
+    pub moved_percent: u8,
 }
 
 /// `[data]`
@@ -300,6 +302,7 @@ impl Default for Journal {
             writer: TaskPlace::default(),
             segment_bytes: options.segment_bytes,
             max_waiting_bytes: options.max_waiting_bytes,
+            moved_percent: broker_core::Config::default().moved_percent,
         }
     }
 }

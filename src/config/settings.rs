@@ -97,6 +97,9 @@ impl Settings {
             let message = format!("must be from 1048576 to {MAX_WAITING_BYTES}");
             return invalid("journal.max_waiting_bytes", &message);
         }
+        if self.journal.moved_percent > 100 {
+            return invalid("journal.moved_percent", "must be from 0 to 100");
+        }
         let cluster = &self.cluster;
         if cluster.node_id == 0 {
             return invalid("cluster.node_id", "must not be 0");
@@ -180,6 +183,7 @@ impl Settings {
             sys_interval_s: self.sys.interval_s,
             durability: DurabilityConfig { level: durability.level.into(), topics },
             journal,
+            moved_percent: self.journal.moved_percent,
             steps: self.steps.options(self.steps.slow_connect_ms),
         }
     }

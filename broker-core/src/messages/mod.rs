@@ -13,6 +13,7 @@ mod live;
 mod node;
 mod record;
 mod replay;
+mod sparse;
 mod unsettled;
 
 pub(crate) use checkpoint::{
@@ -22,6 +23,8 @@ pub(crate) use fetch::{Lately, message_of};
 pub use node::Messages;
 pub(crate) use node::{MailKind, ReadAtStart};
 pub(crate) use record::{
-    Done, Origin, PublishHead, Record, encode_done, encode_publish, encode_target,
+    Done, Origin, PublishHead, Record, encode_done, encode_moved, encode_publish, encode_sent,
+    encode_target,
 };
 pub use replay::Replay;
+pub(crate) use unsettled::Changes;

@@ -16,6 +16,8 @@ const SENT: u8 = VERSION | 4;
 const TAKEN: u8 = VERSION | 5;
 const RELEASED: u8 = VERSION | 6;
 const ENDED: u8 = VERSION | 7;
+const MOVED: u8 = VERSION | 8;
+const UNTAKEN: u8 = VERSION | 9;
 
 /// The exchange by which a message came in: a QoS 2 publish of a durable session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +45,13 @@ pub(crate) enum Record<'a> {
     Released(Origin),
     /// All records of this session that stand before mean nothing.
     Ended(u64),
+    /// A message that stood before already, with those that are still owed it; each with the number
+    /// up to which its session had been sent messages. It never says by which exchange it came in:
+    /// the record of its being taken may stand before.
+    Moved(PublishHead<'a>, Vec<(Target<'a>, u64)>),
+    /// This session has the message of an exchange that was not taken so far, as an earlier record
+    /// said, too.
+    Untaken(Origin, u64),
 }
 
 /// A message of a session.
@@ -54,7 +63,7 @@ pub(crate) struct Done {
     pub seq: u64,
 }
 
-/// The message of a [`Record::Publish`].
+/// The message of a [`Record::Publish`] or [`Record::Moved`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishHead<'a> {
     pub qos: QoS,
@@ -106,11 +115,33 @@ pub(crate) fn encode_publish(
     targets: &[u8],
     out: &mut Vec<u8>,
 ) {
+    encode_message(PUBLISH, head, count, targets, out);
+}
+
+/// Appends a [`Record::Moved`] with `count` targets, each encoded by [`encode_target`] and
+/// [`encode_sent`].
+pub(crate) fn encode_moved(
+    head: &PublishHead<'_>,
+    count: usize,
+    targets: &[u8],
+    out: &mut Vec<u8>,
+) {
+    debug_assert!(head.origin.is_none(), "nobody can read it");
+    encode_message(MOVED, head, count, targets, out);
+}
+
+fn encode_message(
+    kind: u8,
+    head: &PublishHead<'_>,
+    count: usize,
+    targets: &[u8],
+    out: &mut Vec<u8>,
+) {
     let flags = head.qos as u8
         | if head.retain { RETAIN } else { 0 }
         | if head.expires_at_ms.is_some() { EXPIRES } else { 0 }
         | if head.origin.is_some() { ORIGIN } else { 0 };
-    out.extend_from_slice(&[PUBLISH, flags]);
+    out.extend_from_slice(&[kind, flags]);
     if let Some(at_ms) = head.expires_at_ms {
         varint(at_ms, out);
     }
@@ -124,7 +155,7 @@ pub(crate) fn encode_publish(
     out.extend_from_slice(targets);
 }
 
-/// Appends one target of a [`Record::Publish`].
+/// Appends one target of a [`Record::Publish`], or of a [`Record::Moved`] its first part.
 #[inline]
 pub(crate) fn encode_target(to: Done, delivery: &Delivery, out: &mut Vec<u8>) {
     let ids = &delivery.subscription_ids;
@@ -143,11 +174,19 @@ pub(crate) fn encode_target(to: Done, delivery: &Delivery, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends the rest of a target of a [`Record::Moved`]: its session was sent messages up to this
+/// number.
+pub(crate) fn encode_sent(sent_seq: u64, out: &mut Vec<u8>) {
+    varint(sent_seq, out);
+}
+
 impl<'a> Record<'a> {
-    /// Appends any record but a publish, which [`encode_publish`] writes.
+    /// Appends any record but a message, which [`encode_publish`] and [`encode_moved`] write.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Publish(..) => debug_assert!(false, "written by encode_publish"),
+            Self::Publish(..) | Self::Moved(..) => {
+                debug_assert!(false, "written by encode_publish and encode_moved");
+            }
             Self::Done(all) => encode_done(all, out),
             Self::Received(done) => {
                 out.push(RECEIVED);
@@ -167,6 +206,11 @@ impl<'a> Record<'a> {
             }
             Self::Ended(generation) => {
                 out.push(ENDED);
+                varint(*generation, out);
+            }
+            Self::Untaken(origin, generation) => {
+                out.push(UNTAKEN);
+                put_origin(*origin, out);
                 varint(*generation, out);
             }
         }
@@ -193,19 +237,21 @@ impl<'a> Record<'a> {
             TAKEN => Self::Taken(reader.origin()?),
             RELEASED => Self::Released(reader.origin()?),
             ENDED => Self::Ended(reader.generation()?),
+            MOVED => reader.moved()?,
+            UNTAKEN => Self::Untaken(reader.origin()?, reader.generation()?),
             _ => return Err(RecordError::Newer(kind)),
         };
         if reader.rest.is_empty() { Ok(record) } else { Err(RecordError::Invalid("length")) }
     }
 
-    /// Reads the message of a [`Record::Publish`], and not whom it is owed to.
+    /// Reads the message of a [`Record::Publish`] or [`Record::Moved`], and not whom it is owed to.
     ///
     /// # Errors
     /// As [`Record::decode`], and when it is another record.
     pub fn decode_message(bytes: &'a [u8]) -> Result<PublishHead<'a>, RecordError> {
         match bytes.split_first() {
-            Some((&PUBLISH, rest)) => Reader::new(rest).publish_head(),
-            Some((&kind @ (DONE..=ENDED), _)) => Err(RecordError::NoMessage(kind)),
+            Some((&(PUBLISH | MOVED), rest)) => Reader::new(rest).publish_head(),
+            Some((&kind @ (DONE..=ENDED | UNTAKEN), _)) => Err(RecordError::NoMessage(kind)),
             Some((&kind, _)) => Err(RecordError::Newer(kind)),
             None => Err(RecordError::Invalid("length")),
         }
@@ -267,6 +313,17 @@ impl<'a> Reader<'a> {
         Ok(Record::Publish(head, targets?))
     }
 
+    fn moved(&mut self) -> Result<Record<'a>, RecordError> {
+        let head = self.publish_head()?;
+        if head.origin.is_some() {
+            return Err(RecordError::Invalid("flags"));
+        }
+        let count = self.count("number of sessions", 4)?;
+        let targets: Result<_, _> =
+            (0..count).map(|_| Ok((self.target()?, self.sent()?))).collect();
+        Ok(Record::Moved(head, targets?))
+    }
+
     fn publish_head(&mut self) -> Result<PublishHead<'a>, RecordError> {
         let flags = self.byte("flags")?;
         let qos = QoS::from_u8(flags & 3);
@@ -309,12 +366,16 @@ impl<'a> Reader<'a> {
 
     fn done(&mut self) -> Result<Done, RecordError> {
         let generation = self.generation()?;
-        let seq = self.varint("number")?;
-        // Numbers begin at 1 and have room for more behind them.
-        if seq == 0 || seq > u64::MAX >> 1 {
-            return Err(RecordError::Invalid("number"));
+        match self.sent()? {
+            0 => Err(RecordError::Invalid("number")),
+            seq => Ok(Done { generation, seq }),
         }
-        Ok(Done { generation, seq })
+    }
+
+    /// The number of a message; 0 before the first one. There is room for more behind it.
+    fn sent(&mut self) -> Result<u64, RecordError> {
+        let seq = self.varint("number")?;
+        if seq > u64::MAX >> 1 { Err(RecordError::Invalid("number")) } else { Ok(seq) }
     }
 
     pub fn generation(&mut self) -> Result<u64, RecordError> {

@@ -78,6 +78,19 @@ impl Replay {
         let is_change = self.is_change;
         match Record::decode(bytes)? {
             Record::Publish(head, targets) => self.publish(place, &head, targets),
+            Record::Moved(head, targets) => {
+                for (target, sent_seq) in targets {
+                    let session = self.session(target.to.generation);
+                    session.seen(sent_seq);
+                    session.sent_seq = session.sent_seq.max(sent_seq);
+                    self.publish(place, &head, [target]);
+                }
+            }
+            Record::Untaken(origin, generation) => {
+                let owed_to = self.unsettled.entry(origin).or_default();
+                owed_to.retain(|(to, _)| *to != generation); // this one tells as much
+                owed_to.push((generation, place));
+            }
             Record::Done(all) => {
                 for done in all {
                     let session = self.session(done.generation);

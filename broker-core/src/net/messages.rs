@@ -37,8 +37,9 @@ pub async fn run_journal<R: Runtime>(node: Arc<Node>, stop: Shutdown) -> Result<
         checkpoint = checkpoint.is_some(),
         "messages found in the journal"
     );
-    let (shards, levels) = (node.fabric().shards(), node.config().durability.clone());
-    let mut messages = Messages::new(journal, shards, levels);
+    let (shards, config) = (node.fabric().shards(), node.config());
+    let levels = config.durability.clone();
+    let mut messages = Messages::new(journal, shards, levels, config.moved_percent);
     messages.set_read_at_start(read);
     let messages = Arc::new(messages);
     let keeper = Keeper::new(messages.clone(), dir, checkpoint);

@@ -9,7 +9,7 @@
 //! `outbox`, `subscribers` and `wheel` as their data. `sys` says what the counters say, for which
 //! `held` counts what sessions hold, and `steps` what a CONNECT takes. What outlives the process goes through `durable` (what clients wait
 //! for), `opening`, `posted` (what nobody waits for), `stored` and `doubt`; messages through `recorded`,
-//! `recording` and `owed`, and back through `fetch`.
+//! `recording` and `owed`, back through `fetch`, and out of old segments through `moving`.
 
 mod auth;
 mod buffers;
@@ -24,6 +24,7 @@ mod fetch;
 mod guesses;
 mod held;
 mod hops;
+mod moving;
 mod opening;
 mod outbox;
 mod owed;
@@ -46,6 +47,7 @@ mod sys;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod unit;
 mod wheel;
 mod writers;
 

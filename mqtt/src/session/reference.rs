@@ -72,6 +72,15 @@ impl Reference {
         Queued { message, delivery, seq: self.seq, place: self.place }
     }
 
+    /// How the message is to be delivered.
+    pub(super) fn delivery(&self) -> Delivery {
+        let (subscription_ids, share) = match &self.more {
+            Some(more) => (more.subscription_ids.clone(), more.share.clone()),
+            None => Default::default(),
+        };
+        Delivery { qos: self.qos, retain: self.retain, subscription_ids, share }
+    }
+
     /// By [`Queued::size_bytes`].
     #[inline]
     pub fn size_bytes(&self) -> usize {
@@ -145,6 +154,13 @@ impl Owed {
         match self {
             Self::Here(queued) => queued.size_bytes(),
             Self::Stored(reference) => reference.size_bytes(),
+        }
+    }
+
+    pub(super) fn delivery(&self) -> Delivery {
+        match self {
+            Self::Here(queued) => queued.delivery.clone(),
+            Self::Stored(reference) => reference.delivery(),
         }
     }
 

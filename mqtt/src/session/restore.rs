@@ -50,7 +50,7 @@ impl Outgoing {
 
     /// Numbers no more: the session does not outlive the process from now on, and its records mean
     /// nothing. Their places go to `dead`, but for those that have to be read yet
-    /// ([`stored_places`](Self::stored_places)): they live until their messages are done.
+    /// ([`has_stored`](Self::has_stored)): they live until their messages are done.
     pub fn stop_numbers(&mut self, mut dead: impl FnMut(Place)) {
         self.inflight.raise_order(self.next_seq);
         self.next_seq = 0;
