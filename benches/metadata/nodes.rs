@@ -124,5 +124,8 @@ fn cluster_options(seeds: Vec<String>) -> (ClusterOptions, String) {
     let listener = bind(&address, 16).expect("a free port");
     let advertise = bound_address(&listener).expect("it is bound").to_string();
     let name = "bench".to_owned();
-    (ClusterOptions { name, listener: listener.into(), advertise: advertise.clone(), seeds }, advertise)
+    (
+        ClusterOptions { name, listener: listener.into(), advertise: advertise.clone(), seeds },
+        advertise,
+    )
 }

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::task::Poll;
@@ -38,7 +39,8 @@ fn a_dropped_accept_loses_no_connection() {
     for options in both_drivers() {
         let run = Compio::run_cores(&options, |_| async {
             let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            let mut listener = Compio::listener(bind(&address, 16).expect("bind").into()).expect("fd");
+            let mut listener =
+                Compio::listener(bind(&address, 16).expect("bind").into()).expect("fd");
             let address = listener.local_address().expect("address");
             {
                 let mut accept = pin!(listener.accept());

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rt_abstract::{
-    Address, AsyncRead, AsyncWrite, Listener, Pinning, RunOptions, Runtime, Scheduler, Socket, Stream, bind,
+    Address, AsyncRead, AsyncWrite, Listener, Pinning, RunOptions, Runtime, Scheduler, Socket,
+    Stream, bind,
 };
 use rt_monoio::{Monoio, ReadHalf, WriteHalf};
 

@@ -36,8 +36,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rt_abstract::{
-    Address, Core, Instant, MaybeSend, OpenOptions, Probe, RunOptions, Runtime, Scheduler,
-    Socket, TaskPanicked, os,
+    Address, Core, Instant, MaybeSend, OpenOptions, Probe, RunOptions, Runtime, Scheduler, Socket,
+    TaskPanicked, os,
 };
 
 pub use crate::file::File;
