@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
 use rt_abstract::{
@@ -98,7 +99,8 @@ fn refuse_io_uring() {
 
 async fn echo() -> bool {
     let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let mut listener = Compio::listener(bind(&address, 16).expect("bind")).expect("listener");
+    let mut listener =
+        Compio::listener(bind(&address, 16).expect("bind").into()).expect("listener");
     let address = listener.local_address().expect("address");
     let server = Compio::spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("accept");

@@ -41,7 +41,7 @@ impl Drop for FileGuard {
 
 impl File {
     fn doing(&self, work: Work) -> Doing {
-        Doing::new(self.guard.path.clone(), work)
+        Doing::new(self.guard.place, self.guard.path.clone(), work)
     }
 
     fn may_write(&self) -> io::Result<()> {
@@ -157,5 +157,5 @@ pub(crate) async fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
 }
 
 fn named(path: &Path, work: Work) -> Doing {
-    Doing::new(path.to_owned(), work)
+    Doing::new(here(), path.to_owned(), work)
 }

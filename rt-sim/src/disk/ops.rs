@@ -19,7 +19,7 @@ use crate::coverage::Fault;
 use crate::world::events::Event;
 use crate::world::nodes::{Crash, NodeId};
 use crate::world::random::chance;
-use crate::world::tasks::{Place, here};
+use crate::world::tasks::Place;
 use crate::world::{Seen, State, try_with, with};
 
 pub(crate) type OpId = u64;
@@ -83,8 +83,8 @@ pub(crate) struct Doing {
 
 impl Doing {
     /// `path` is what planned faults look at. Begins when it is polled first.
-    pub fn new(path: PathBuf, work: Work) -> Self {
-        Self { place: here(), path, work: Some(work), id: None }
+    pub fn new(place: Place, path: PathBuf, work: Work) -> Self {
+        Self { place, path, work: Some(work), id: None }
     }
 }
 
