@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use mqtt::wire::PacketId;
 use proptest::prelude::*;
 
-use super::super::record::{Done, PublishHead, Record, encode_publish, encode_target};
+use super::super::record::{
+    Done, PublishHead, Record, encode_moved, encode_publish, encode_sent, encode_target,
+};
 use super::*;
 
 /// A record's position is a multiple of this.
@@ -62,6 +64,10 @@ fn make(earlier: Option<&[Vec<u8>]>, records: &[(u64, Vec<u8>)], oldest: u64) ->
 enum Event {
     /// To sessions, each with a number, and whether with identifiers and a share group; an exchange.
     Publish(Vec<(u64, u64, bool)>, Option<(u64, u16)>),
+    /// To sessions, as a publish; how far all were sent messages.
+    Moved(Vec<(u64, u64, bool)>, u64),
+    /// Of an exchange that is not taken, a session has its part.
+    Untaken((u64, u16), u64),
     Done(Vec<(u64, u64)>),
     Received(u64, u64),
     Sent(u64, u64),
@@ -79,10 +85,12 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let session = || 1..6_u64;
     let seq = || prop_oneof![4 => 1..12_u64, 1 => 1_000..1_003_u64];
-    let targets = prop::collection::vec((session(), seq(), any::<bool>()), 1..4);
+    let targets = || prop::collection::vec((session(), seq(), any::<bool>()), 1..4);
     let origin = || (session(), 1..4_u16);
     let event = prop_oneof![
-        8 => (targets, prop::option::of(origin())).prop_map(|(to, by)| Event::Publish(to, by)),
+        8 => (targets(), prop::option::of(origin())).prop_map(|(to, by)| Event::Publish(to, by)),
+        3 => (targets(), seq()).prop_map(|(to, sent)| Event::Moved(to, sent)),
+        2 => (origin(), session()).prop_map(|(by, to)| Event::Untaken(by, to)),
         4 => prop::collection::vec((session(), seq()), 1..4).prop_map(Event::Done),
         2 => (session(), seq()).prop_map(|(to, seq)| Event::Received(to, seq)),
         2 => (session(), seq()).prop_map(|(to, seq)| Event::Sent(to, seq)),
@@ -104,31 +112,48 @@ fn origin((generation, id): (u64, u16)) -> Origin {
     Origin { generation, id: PacketId::new(id).expect("not 0") }
 }
 
+const PAYLOAD: [u8; 150] = [b'x'; 150];
+
+fn head(targets: &[(u64, u64, bool)], by: Option<(u64, u16)>) -> PublishHead<'static> {
+    PublishHead {
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        expires_at_ms: None,
+        origin: by.map(origin),
+        topic: "t",
+        properties: &[],
+        payload: &PAYLOAD[..targets.len() * 50],
+    }
+}
+
+fn owed_to(targets: &[(u64, u64, bool)], sent: Option<u64>) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    for &(generation, seq, more) in targets {
+        let delivery = Delivery {
+            qos: if more { QoS::AtLeastOnce } else { QoS::ExactlyOnce },
+            retain: more,
+            subscription_ids: SmallVec::from_slice(if more { &[1, 70_000] } else { &[] }),
+            share: more.then(|| Arc::from("$share/g/t")),
+        };
+        encode_target(done((generation, seq)), &delivery, &mut encoded);
+        if let Some(sent) = sent {
+            encode_sent(sent, &mut encoded);
+        }
+    }
+    encoded
+}
+
 fn encoded(event: &Event) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     match event {
         Event::Publish(targets, by) => {
-            let head = PublishHead {
-                qos: QoS::ExactlyOnce,
-                retain: false,
-                expires_at_ms: None,
-                origin: by.map(origin),
-                topic: "t",
-                properties: &[],
-                payload: &vec![b'x'; targets.len() * 50],
-            };
-            let mut encoded = Vec::new();
-            for &(generation, seq, more) in targets {
-                let delivery = Delivery {
-                    qos: if more { QoS::AtLeastOnce } else { QoS::ExactlyOnce },
-                    retain: more,
-                    subscription_ids: SmallVec::from_slice(if more { &[1, 70_000] } else { &[] }),
-                    share: more.then(|| Arc::from("$share/g/t")),
-                };
-                encode_target(done((generation, seq)), &delivery, &mut encoded);
-            }
-            encode_publish(&head, targets.len(), &encoded, &mut out);
+            encode_publish(&head(targets, *by), targets.len(), &owed_to(targets, None), &mut out);
         }
+        Event::Moved(targets, sent) => {
+            let owed_to = owed_to(targets, Some(*sent));
+            encode_moved(&head(targets, None), targets.len(), &owed_to, &mut out);
+        }
+        Event::Untaken(by, to) => Record::Untaken(origin(*by), *to).encode(&mut out),
         Event::Done(all) => {
             Record::Done(all.iter().copied().map(done).collect()).encode(&mut out);
         }
