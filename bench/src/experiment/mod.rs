@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, default_value_t = 20_000.0, value_parser = positive)]
     pub rate: f64,
     /// stream: seconds of each run at a fixed rate; half of that at full speed.
-    #[arg(long, default_value_t = 3.0, value_parser = positive)]
+    #[arg(long, default_value_t = 2.5, value_parser = positive)]
     pub seconds: f64,
     /// storm: clients that come at once.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
