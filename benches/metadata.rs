@@ -175,5 +175,5 @@ fn words(busy: usize) -> &'static str {
 
 /// Batches that the node has applied.
 fn batches(handle: &meta::Handle) -> u64 {
-    handle.steps().summaries()[usize::from(meta::steps::Step::Route)].count
+    handle.steps().summaries()[meta::steps::ApplyStep::Route as usize].count
 }

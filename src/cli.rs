@@ -84,7 +84,7 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: ClusterCommand,
     },
-    /// Print where the time of applying changes goes, step by step
+    /// Print where the time of CONNECTs and of applying changes goes, step by step
     Steps {
         /// As JSON
         #[arg(long)]

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use admin::{BackupState, BackupStatus};
+use admin::{BackupState, BackupStatus, StepReport};
 use meta::status::Status;
-use meta::steps::Summary;
+use meta::steps::Quantiles;
 use serde::Deserialize;
 
 use crate::cli::{ClusterCommand, ConfigKeyCommand, CtlArgs, CtlCommand};
@@ -138,13 +138,6 @@ impl Client {
     }
 }
 
-/// The answer to `/steps`.
-#[derive(Deserialize)]
-struct Steps {
-    connect: Vec<Summary>,
-    apply: Vec<Summary>,
-}
-
 fn cluster_table(status: &Status) -> String {
     let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
     let mut out = format!(
@@ -168,17 +161,23 @@ fn cluster_table(status: &Status) -> String {
     out
 }
 
-fn steps_table(steps: &Steps) -> String {
-    let mut out = String::from(
-        "STEP                              COUNT    MEAN us     P50 us     P99 us   P99.9 us     MAX us\n",
+fn steps_table(report: &StepReport) -> String {
+    if !report.enabled {
+        return "steps are not measured: steps.enabled is false\n".into();
+    }
+    let head = "     P50      P99    P99.9      MAX";
+    let mut out = format!(
+        "{:<36}RUNNING, us{:<25}WAITING, us\n{:<24}{:>10} |{head} |{head}\n",
+        "", "", "STEP", "COUNT"
     );
-    let connect = steps.connect.iter().map(|step| ("connect", step));
-    for (of, step) in connect.chain(steps.apply.iter().map(|step| ("apply", step))) {
+    let times = |of: &Quantiles| {
+        [of.p50_us, of.p99_us, of.p999_us, of.max_us].map(|us| format!("{us:>8.1}")).join(" ")
+    };
+    let connect = report.connect.iter().map(|step| ("connect", step));
+    for (of, step) in connect.chain(report.apply.iter().map(|step| ("apply", step))) {
         let name = format!("{of}.{}", step.step);
-        out.push_str(&format!(
-            "{name:<28} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}\n",
-            step.count, step.mean_us, step.p50_us, step.p99_us, step.p999_us, step.max_us
-        ));
+        let (running, waiting) = (times(&step.running), times(&step.waiting));
+        out.push_str(&format!("{name:<24}{:>10} |{running} |{waiting}\n", step.count));
     }
     out
 }
@@ -197,10 +196,16 @@ mod tests {
         assert!(table.starts_with("node 2 is follower, leader 1, term 3\n"), "{table}");
         assert!(table.contains("1     yes    -           127.0.0.1:1\n"), "{table}");
         assert!(table.contains("2     no     8           -\n"), "{table}");
-        let steps = r#"{"connect":[],"apply":[{"step":"route","count":3,"mean_us":1.5,"p50_us":1.0,
-            "p99_us":2.0,"p999_us":2.0,"max_us":2.5}]}"#;
+        let steps = r#"{"enabled":true,"connect":[],"apply":[{"step":"route","count":3,
+            "running":{"mean_us":1.5,"p50_us":1.0,"p99_us":2.0,"p999_us":2.0,"max_us":2.5},
+            "waiting":{"mean_us":0.0,"p50_us":0.0,"p99_us":0.0,"p999_us":0.0,"max_us":7.25}}]}"#;
         let table = steps_table(&serde_json::from_str(steps).unwrap());
-        assert!(table.lines().nth(1).unwrap().starts_with("apply.route "), "{table}");
+        let row = table.lines().nth(2).unwrap();
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words[..3], ["apply.route", "3", "|"], "{table}");
+        assert_eq!(words[words.len() - 1], "7.2", "{table}");
+        let off = StepReport { enabled: false, connect: vec![], apply: vec![] };
+        assert!(steps_table(&off).contains("steps.enabled"));
     }
 
     #[test]

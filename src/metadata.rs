@@ -26,7 +26,7 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
             let bound = bound_address(&listener).map_err(failed)?;
             Some(ClusterOptions {
                 name: cluster.name.clone(),
-                listener,
+                listener: listener.into(),
                 advertise: advertised(&cluster.advertise, &bound),
                 seeds: cluster.seeds.clone(),
             })
@@ -46,6 +46,7 @@ pub fn open(settings: &Settings) -> Result<Option<(Handle, Server)>, String> {
             kept_entries: settings.meta.kept_entries,
             max_lag_entries: settings.meta.max_lag_entries,
         },
+        steps: settings.steps.options(settings.steps.slow_apply_ms),
         cluster: cluster_options,
     };
     meta::open(options).map(Some).map_err(|error| match error {

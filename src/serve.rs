@@ -69,7 +69,8 @@ impl Visit for Run {
         let mut config = settings.broker();
         config.auth.users = users_file.as_deref().map(users_file::load).transpose()?;
         let (meta, server) = metadata::open(&settings)?.unzip();
-        let node = Node::bind(config, options.cores, meta).map_err(|error| error.to_string())?;
+        let node =
+            Node::bind::<R>(config, options.cores, meta).map_err(|error| error.to_string())?;
         broker_core::follow_metadata::<R>(&node);
         let admin = settings.admin.address.0.as_ref().map(bind_admin).transpose()?;
 
@@ -201,8 +202,8 @@ async fn shard<R: Runtime>(assembly: Arc<Assembly>, core: Core) -> Result<(), St
     if core.index == 0
         && let Some(fd) = assembly.admin.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
-        let listener =
-            R::listener(fd).map_err(|error| format!("cannot serve the admin address: {error}"))?;
+        let listener = R::listener(fd.into())
+            .map_err(|error| format!("cannot serve the admin address: {error}"))?;
         admin = Some(R::spawn(admin::serve::<R>(
             listener,
             assembly.node.clone(),

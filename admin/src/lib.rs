@@ -11,9 +11,11 @@ mod metadata;
 mod metrics;
 mod respond;
 mod server;
+mod steps;
 
 pub use backup::{BackupState, BackupStatus};
 pub use server::serve;
+pub use steps::StepReport;
 
 /// What does not change while the process runs.
 #[derive(Clone, Debug)]

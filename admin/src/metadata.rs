@@ -1,4 +1,4 @@
-//! The cluster and the metadata: `/cluster`, `/steps` and `/config/KEY`.
+//! The cluster and the metadata: `/cluster` and `/config/KEY`.
 
 use broker_core::Node;
 use bytes::Bytes;
@@ -8,7 +8,6 @@ use hyper::header::{ETAG, HeaderValue, IF_MATCH};
 use hyper::{Method, Request, Response, StatusCode};
 use meta::command::{Command, Refusal, Reply};
 use meta::{Handle, ProposeError};
-use serde::Serialize;
 
 use crate::respond::{json, not_allowed, text};
 
@@ -23,9 +22,8 @@ pub(crate) async fn respond(
     node: &Node,
 ) -> Result<Response<Full<Bytes>>, Request<Incoming>> {
     let path = request.uri().path();
-    let known = matches!(path, "/cluster" | "/steps")
-        || path.starts_with("/config/")
-        || path.starts_with("/cluster/nodes/");
+    let known =
+        path == "/cluster" || path.starts_with("/config/") || path.starts_with("/cluster/nodes/");
     if !known {
         return Err(request);
     }
@@ -35,11 +33,7 @@ pub(crate) async fn respond(
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     Ok(match path {
         "/cluster" if get => json(StatusCode::OK, &meta.status()),
-        "/steps" if get => json(
-            StatusCode::OK,
-            &Steps { connect: node.connect_steps().summaries(), apply: meta.steps().summaries() },
-        ),
-        "/cluster" | "/steps" => not_allowed("GET, HEAD"),
+        "/cluster" => not_allowed("GET, HEAD"),
         path if path.starts_with("/cluster/nodes/") => {
             let number = path["/cluster/nodes/".len()..].parse::<u64>();
             match (request.method(), number) {
@@ -71,12 +65,6 @@ pub(crate) async fn respond(
             }
         }
     })
-}
-
-#[derive(Serialize)]
-struct Steps {
-    connect: Vec<meta::steps::Summary>,
-    apply: Vec<meta::steps::Summary>,
 }
 
 /// Linearizable: what was acknowledged before is seen, on whichever node.

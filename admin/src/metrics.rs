@@ -68,12 +68,12 @@ fn kind_of(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(crate) fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     line(out, format_args!("# HELP {name} {help}"));
     line(out, format_args!("# TYPE {name} {kind}"));
 }
 
-fn line(out: &mut String, line: std::fmt::Arguments<'_>) {
+pub(crate) fn line(out: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = out.write_fmt(line);
     out.push('\n');

@@ -8,7 +8,7 @@ use hyper::{Method, Response, StatusCode};
 use rt_abstract::os;
 use serde::Serialize;
 
-use crate::{ServerInfo, metrics};
+use crate::{ServerInfo, metrics, steps};
 
 /// The answer to `method` on `path`. hyper leaves the body out for HEAD.
 pub(crate) fn respond(
@@ -17,7 +17,7 @@ pub(crate) fn respond(
     node: &Node,
     info: &ServerInfo,
 ) -> Response<Full<Bytes>> {
-    let known = matches!(path, "/health" | "/metrics");
+    let known = matches!(path, "/health" | "/metrics" | "/steps");
     if known && !matches!(*method, Method::GET | Method::HEAD) {
         return not_allowed("GET, HEAD");
     }
@@ -28,11 +28,14 @@ pub(crate) fn respond(
         "/health" if !node.is_serving() => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         "/health" => text(StatusCode::OK, "ok\n"),
         "/metrics" => {
-            let body = metrics::render(&node.stats(), info, os::process_usage(), node.messages());
+            let usage = os::process_usage();
+            let mut body = metrics::render(&node.stats(), info, usage, node.messages());
+            steps::render(&mut body, node);
             let mut response = text(StatusCode::OK, body);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::TYPE));
             response
         }
+        "/steps" => json(StatusCode::OK, &steps::report(node)),
         _ => text(
             StatusCode::NOT_FOUND,
             "not found; there are /health, /metrics, /cluster, /steps, /config/KEY and /backup\n",
@@ -77,7 +80,7 @@ mod tests {
     fn answers() {
         let mut config = Config::default();
         config.listeners[0].address = "127.0.0.1:0".parse().unwrap();
-        let node = Node::bind(config, 2, None).unwrap();
+        let node = Node::bind::<rt_tokio::Tokio>(config, 2, None).unwrap();
         let info = metrics::tests::info();
         let status = |method, path| respond(&method, path, &node, &info).status().as_u16();
         assert_eq!(status(Method::GET, "/health"), 200);
@@ -86,6 +89,8 @@ mod tests {
         assert_eq!(status(Method::GET, "/"), 404);
         assert_eq!(status(Method::POST, "/"), 404);
         assert_eq!(status(Method::POST, "/metrics"), 405);
+        assert_eq!(status(Method::GET, "/steps"), 200, "also without metadata");
+        assert_eq!(status(Method::POST, "/steps"), 405);
         node.shutdown().trigger();
         assert_eq!(status(Method::GET, "/health"), 503);
         assert_eq!(status(Method::GET, "/metrics"), 200);

@@ -61,6 +61,12 @@ impl Sizes {
         self.0.start() + ((u128::from(mixed) * u128::from(span)) >> 64) as usize
     }
 
+    /// All of one size, no smaller than a stamp.
+    pub fn of_one(bytes: usize) -> Self {
+        let bytes = bytes.clamp(STAMP_BYTES, MAX_PAYLOAD_BYTES);
+        Self(bytes..=bytes)
+    }
+
     /// Their mean.
     pub fn mean(&self) -> f64 {
         (self.0.start() + self.0.end()) as f64 / 2.0

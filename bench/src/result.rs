@@ -25,6 +25,8 @@ pub const PER_CPU_SECOND: &str = "messages per broker CPU-second";
 pub const PER_SECOND: &str = "messages delivered";
 /// Name of the figure for CPU time.
 pub const CPU_PER_MESSAGE: &str = "broker CPU per message";
+/// Name of the figure for how busy the broker was.
+pub const BROKER_CPU: &str = "broker CPU";
 /// Name of the figure for context switches.
 pub const SWITCHES_PER_MESSAGE: &str = "broker context switches per message";
 /// Name of the figure for system calls of all kinds.
@@ -223,7 +225,7 @@ impl Run {
         if let Some(cpu_us) = broker.known_cpu_us() {
             self.figure(per_second, count / cpu_us * 1e6, "/s");
             self.figure(&format!("broker CPU per {thing}"), cpu_us / count, "us");
-            self.figure("broker CPU", cpu_us / 1e4 / spent.seconds, "% of a core");
+            self.figure(BROKER_CPU, cpu_us / 1e4 / spent.seconds, "% of a core");
         } else {
             self.doubts.push("the broker used too little CPU time for a figure".to_owned());
         }

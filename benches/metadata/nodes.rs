@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use meta::steps::StepOptions;
 use meta::{ApplyMode, ClusterOptions, Handle, LogLimits, Options, Server};
 use rt_abstract::{Address, RunOptions, Runtime, Shutdown, bind, bound_address};
 use tempfile::TempDir;
@@ -116,7 +117,8 @@ pub fn directory() -> TempDir {
 }
 
 fn options(node: u64, dir: PathBuf, apply: ApplyMode, cluster: Option<ClusterOptions>) -> Options {
-    Options { node, dir, apply, log: LogLimits::default(), cluster }
+    let (log, steps) = (LogLimits::default(), StepOptions::default());
+    Options { node, dir, apply, log, steps, cluster }
 }
 
 fn cluster_options(seeds: Vec<String>) -> (ClusterOptions, String) {
@@ -124,5 +126,8 @@ fn cluster_options(seeds: Vec<String>) -> (ClusterOptions, String) {
     let listener = bind(&address, 16).expect("a free port");
     let advertise = bound_address(&listener).expect("it is bound").to_string();
     let name = "bench".to_owned();
-    (ClusterOptions { name, listener, advertise: advertise.clone(), seeds }, advertise)
+    (
+        ClusterOptions { name, listener: listener.into(), advertise: advertise.clone(), seeds },
+        advertise,
+    )
 }

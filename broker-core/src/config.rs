@@ -1,5 +1,6 @@
 //! What an operator may set, as plain checked values. Reading files and flags is the program's job.
 
+use meta::steps::StepOptions;
 use mqtt::access::Users;
 use rt_abstract::Address;
 
@@ -18,6 +19,12 @@ pub struct Config {
     pub durability: DurabilityConfig,
     /// Where messages of durable sessions are kept; without it they are in memory alone.
     pub journal: Option<journal::Options>,
+    /// What is still owed in old segments of the journal is moved to its end, so that they can go: at
+    /// most so many bytes for a hundred that are recorded otherwise, and a little all the time. 0: none
+    /// is moved.
+    pub moved_percent: u8,
+    /// Whether the steps of a CONNECT are measured.
+    pub steps: StepOptions,
 }
 
 /// What the acknowledgement of a QoS 1 or 2 message promises that is queued to durable sessions.
@@ -181,6 +188,8 @@ impl Default for Config {
             sys_interval_s: 10,
             durability: DurabilityConfig::default(),
             journal: None,
+            moved_percent: 25,
+            steps: StepOptions::default(),
         }
     }
 }

@@ -1,23 +1,20 @@
 //! What all shards of one process share.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use meta::Handle;
 use meta::steps::Steps;
 use mqtt::routing::{SharedRoutes, slot_of};
-use rt_abstract::{
-    Address, Instant, Receiver, Shutdown, bind, bound_address, mailbox, os, remove_socket_file,
-};
+use rt_abstract::{Address, Receiver, Runtime, Shutdown, Socket, mailbox, remove_socket_file};
 
 use crate::access::Access;
 use crate::config::{Config, Level};
 use crate::elsewhere::Told;
 use crate::messages::{Messages, Replay};
 use crate::retained::Retained;
-use crate::shard::{Elsewhere, Fabric, LANES, Mail};
+use crate::shard::{CONNECT_STEPS, Elsewhere, Fabric, LANES, Mail};
 use crate::stats::{ShardStats, Snapshot};
 
 /// The most shards a node can have.
@@ -25,38 +22,18 @@ pub const MAX_SHARDS: usize = 64;
 /// Sockets on their way to a shard; when full, accepting shards wait.
 const CONTROL_MAIL: usize = 1024;
 
-/// Steps of a CONNECT with a durable session that are timed, as in [`Node::connect_steps`].
-pub const CONNECT_STEPS: [&str; 2] = ["session_process.wait", "session_process.run"];
-
-/// One of [`CONNECT_STEPS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectStep {
-    /// From the proposal to its commit being answered.
-    SessionProcessWait,
-    /// From the answer to the CONNACK being ready.
-    SessionProcessRun,
-}
-
-impl From<ConnectStep> for usize {
-    fn from(step: ConnectStep) -> Self {
-        step as Self
-    }
-}
-
 /// One broker process: its configuration, its listening sockets, its counters, and the switch
 /// that ends it. Made before the runtime starts, so that a busy port is a plain error.
 #[derive(Debug)]
 pub struct Node {
     config: Config,
-    listeners: Vec<(Address, OwnedFd)>,
+    listeners: Vec<(Address, Socket)>,
     stats: Arc<[Arc<ShardStats>]>,
     shutdown: Shutdown,
     fabric: Arc<Fabric>,
     access: Arc<Access>,
     meta: Option<Handle>,
-    connect_steps: Steps,
-    /// When a slow CONNECT was logged last, in milliseconds.
-    slow_logged_ms: AtomicU64,
+    connect_steps: Arc<Steps>,
     /// Shards that have not got back yet what the metadata has for them.
     unrestored: AtomicUsize,
     restored: Shutdown,
@@ -78,15 +55,19 @@ impl Node {
     /// # Errors
     /// What binding said, with the address in its text; `ErrorKind::InvalidInput` for a number of
     /// shards out of range.
-    pub fn bind(config: Config, shards: usize, meta: Option<Handle>) -> io::Result<Arc<Self>> {
+    pub fn bind<R: Runtime>(
+        config: Config,
+        shards: usize,
+        meta: Option<Handle>,
+    ) -> io::Result<Arc<Self>> {
         if !(1..=MAX_SHARDS).contains(&shards) {
             let text = format!("{shards} shards: 1 to {MAX_SHARDS} are possible");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let mut listeners = Vec::new();
         for listener in &config.listeners {
-            let bound = bind(&listener.address, listener.backlog)
-                .and_then(|fd| Ok((bound_address(&fd)?, fd)))
+            let bound = R::bind(&listener.address, listener.backlog)
+                .and_then(|socket| Ok((socket.local_address()?, socket)))
                 .map_err(|error| {
                     let text = format!("cannot listen on {}: {error}", listener.address);
                     io::Error::new(error.kind(), text)
@@ -96,7 +77,7 @@ impl Node {
         let capacity = [CONTROL_MAIL, config.limits.max_mailbox_messages.max(1)];
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(capacity)).unzip();
         let mut random = [0; 24];
-        os::fill_random(&mut random);
+        R::fill_random(&mut random);
         let (seed, secret) = random.split_at(8);
         let (first, second) = secret.split_at(8);
         let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
@@ -106,8 +87,9 @@ impl Node {
             Retained::new(config.limits.max_retained_messages, config.limits.max_retained_bytes);
         let fabric = Fabric::new(senders, retained, SharedRoutes::new(seed), secret);
         let mut nonce_key = [0; 32];
-        os::fill_random(&mut nonce_key);
+        R::fill_random(&mut nonce_key);
         let access = Arc::new(Access::new(&config.auth, nonce_key));
+        let connect_steps = Arc::new(Steps::new(&CONNECT_STEPS, shards, config.steps));
         Ok(Arc::new(Self {
             config,
             listeners,
@@ -116,8 +98,7 @@ impl Node {
             fabric: Arc::new(fabric),
             access,
             meta,
-            connect_steps: Steps::new(&CONNECT_STEPS),
-            slow_logged_ms: AtomicU64::new(0),
+            connect_steps,
             unrestored: AtomicUsize::new(shards),
             restored: Shutdown::new(),
             messages: OnceLock::new(),
@@ -165,8 +146,8 @@ impl Node {
     }
 
     /// The journal is open; `replay` is what was found in it.
-    pub(crate) fn set_messages(&self, messages: Messages, replay: Replay) {
-        if self.messages.set(Arc::new(messages)).is_ok() {
+    pub(crate) fn set_messages(&self, messages: Arc<Messages>, replay: Replay) {
+        if self.messages.set(messages).is_ok() {
             *self.replay.lock().unwrap_or_else(PoisonError::into_inner) = Some(replay);
             self.opened.trigger();
         }
@@ -223,19 +204,9 @@ impl Node {
         events
     }
 
-    /// Where the time of opening durable sessions goes.
-    pub fn connect_steps(&self) -> &Steps {
+    /// Where the time of CONNECTs goes, by [`CONNECT_STEPS`].
+    pub fn connect_steps(&self) -> &Arc<Steps> {
         &self.connect_steps
-    }
-
-    /// Whether a slow CONNECT may be logged: one per second.
-    pub(crate) fn may_log_slow(&self, now: Instant) -> bool {
-        let now_ms = now.as_millis();
-        let last_ms = self.slow_logged_ms.load(Ordering::Relaxed);
-        now_ms >= last_ms + 1000
-            && (self.slow_logged_ms)
-                .compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
     }
 
     /// One more shard has got back what the metadata has for it: whether all have now. The last one
@@ -263,8 +234,8 @@ impl Node {
     }
 
     /// The listening sockets for one more shard: all shards accept from the same queues.
-    pub(crate) fn listening_sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.listeners.iter().map(|(_, fd)| fd.as_fd().try_clone_to_owned()).collect()
+    pub(crate) fn listening_sockets(&self) -> io::Result<Vec<Socket>> {
+        self.listeners.iter().map(|(_, socket)| socket.try_clone()).collect()
     }
 
     pub(crate) fn take_mailbox(&self, shard: usize) -> Receiver<Mail, LANES> {

@@ -82,6 +82,12 @@ pub enum OpenError {
         /// How it is known.
         reason: String,
     },
+    /// The frame that reading was to begin behind is not there, or not any more.
+    #[error("journal: what lay at {position} is not there any more")]
+    NoMark {
+        /// Where it was.
+        position: Position,
+    },
     /// The visitor could not use a record.
     #[error("journal: the record at {position}: {source}")]
     Visit {
@@ -102,6 +108,32 @@ pub struct JournalError {
     pub path: PathBuf,
     /// What the system said.
     pub source: io::Error,
+}
+
+/// Why a checkpoint cannot be used. The journal has everything that is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// It is not as it was written, or none.
+    #[error("{} is damaged at byte {offset}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+    },
+    /// Written by a newer program.
+    #[error("{} has format {version}, this program knows {known}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+        /// The version that is understood.
+        known: u32,
+    },
+    /// The system said no.
+    #[error(transparent)]
+    Io(#[from] JournalError),
 }
 
 /// Why a record was not read.

@@ -38,6 +38,18 @@ pub struct Position(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
+/// A frame by what nothing else has in common with it: all that lies before its end is what it was
+/// when the mark was made, as long as the frame is where the mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Where the frame begins.
+    pub(crate) at: Position,
+    pub(crate) sequence: u64,
+    /// Of the use of the segment.
+    pub(crate) salt: u64,
+    pub(crate) crc: u32,
+}
+
 /// What the header block of a segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
@@ -91,6 +103,18 @@ impl Ticket {
     /// As a number.
     pub const fn get(self) -> u64 {
         self.0
+    }
+}
+
+impl Mark {
+    /// Where the frame begins: its records lie behind, and nothing that they do not follow.
+    pub const fn position(&self) -> Position {
+        self.at
+    }
+
+    /// The frame's ticket.
+    pub const fn ticket(&self) -> Ticket {
+        Ticket(self.sequence)
     }
 }
 

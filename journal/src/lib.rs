@@ -12,10 +12,13 @@
 //! * `scan`, `recovery`, `repair`: reading, and what is done about what is read.
 //! * `reader`: one record back by its position.
 //! * `hold`: what is durable stays where it is while it is copied.
+//! * `sweep`, `checkpoint`: what is durable, read on while the journal is written; and a file for what
+//!   it comes to, so that a start reads the rest alone.
 //!
 //! The directory belongs to one process at a time; the program locks its data directory.
 
 mod batch;
+mod checkpoint;
 mod error;
 mod format;
 mod gather;
@@ -28,17 +31,20 @@ mod recovery;
 mod repair;
 mod scan;
 mod segment;
+mod sweep;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod writer;
 
 pub use batch::{Appended, Batch, Relative};
-pub use error::{JournalError, OpenError, ReadError, Refused, VisitError};
-pub use format::{Position, Ticket};
+pub use checkpoint::{CheckpointReader, CheckpointWriter, remove_checkpoint};
+pub use error::{CheckpointError, JournalError, OpenError, ReadError, Refused, VisitError};
+pub use format::{Mark, Position, Ticket};
 pub use handle::Journal;
 pub use hold::{HeldFile, Hold};
 pub use options::{Class, Options, State, Usage};
 pub use reader::Reader;
 pub use recovery::open;
 pub use repair::{Lost, Repaired, Report, SegmentReport, Verdict, inspect, repair};
+pub use sweep::{Sweep, Swept};
 pub use writer::Writer;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use rt_abstract::{File, MaybeSend, OpenOptions, Runtime, write_all_at};
 
 use crate::error::{JournalError, OpenError, VisitError};
-use crate::format::{BLOCK_BYTES, Position, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{BLOCK_BYTES, Mark, Position, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::gather::Tail;
 use crate::handle::{Inner, Journal};
 use crate::options::Options;
-use crate::scan::{End, Scan, walk};
+use crate::scan::{Begin, End, Scan, walk};
 use crate::segment::{
     Listing, Segment, activate, check_spare, damaged, list, log_path, make_spare, new_path, rename,
     salt, spare_path,
@@ -22,19 +22,23 @@ use crate::writer::Writer;
 /// What is written again at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Opens the journal of `options.dir`, or makes one, and calls `visit` for every record from `from`
-/// (or the oldest) to the end, in order. A record was appended as part of a batch whose other
-/// records are visited too. Segments before `from` are not read.
+/// Opens the journal of `options.dir`, or makes one, and calls `visit` for every record behind the
+/// frame of `after` (or from the oldest) to the end, in order. A record was appended as part of a
+/// batch whose other records are visited too.
+///
+/// Nothing that lies before the frame of `after` is read: damage there is found by who reads a record,
+/// or by [`crate::inspect`].
 ///
 /// What a crash left half written at the end is dropped: it was never durable. What is durable
 /// after it: all that was visited.
 ///
 /// # Errors
-/// Damage before the end, files that are none of a journal or of a newer version (nothing is
-/// changed then), what the system or `visit` said.
+/// Damage before the end, files that are none of a journal or of a newer version, no frame of `after`
+/// ([`OpenError::NoMark`]; nothing was visited): nothing is changed then. What the system or `visit`
+/// said.
 pub async fn open<R: Runtime>(
     mut options: Options,
-    from: Option<Position>,
+    after: Option<Mark>,
     mut visit: impl FnMut(Position, &[u8]) -> Result<(), VisitError> + MaybeSend,
 ) -> Result<(Journal, Writer<R>), OpenError> {
     options.check().map_err(OpenError::Options)?;
@@ -47,19 +51,27 @@ pub async fn open<R: Runtime>(
     let mut end = None;
     if let Some(&oldest) = listing.logs.first() {
         options.segment_bytes = Scan::<R>::open(&dir, oldest).await?.header.segment_bytes;
-        let start = first_to_read::<R>(&dir, &listing.logs, &options, from).await?;
+        let begin = match &after {
+            Some(mark) => Begin::at::<R>(&dir, &listing.logs, options.segment_bytes, mark)
+                .await?
+                .ok_or(OpenError::NoMark { position: mark.at })?,
+            None => Begin::OLDEST,
+        };
         end = Some(
-            walk::<R>(&dir, &listing.logs, start, |found| {
+            walk::<R>(&dir, &listing.logs, begin, |found| {
+                if after.is_some_and(|mark| found.header.sequence <= mark.sequence) {
+                    return Ok(());
+                }
                 for (position, record) in found.records() {
-                    if from.is_none_or(|from| position >= from) {
-                        visit(position, record)
-                            .map_err(|source| OpenError::Visit { position, source })?;
-                    }
+                    visit(position, record)
+                        .map_err(|source| OpenError::Visit { position, source })?;
                 }
                 Ok(())
             })
             .await??,
         );
+    } else if let Some(mark) = after {
+        return Err(OpenError::NoMark { position: mark.at });
     }
     let mut spares = Spares { dir: &dir, ids: VecDeque::new(), next_id: listing.next_id };
     spares.take_over::<R>(&listing, options.segment_bytes).await?;
@@ -96,27 +108,6 @@ async fn sync_parent<R: Runtime>(dir: &Path) -> Result<(), JournalError> {
         _ => Path::new("."),
     };
     R::sync_dir(parent).await.map_err(JournalError::on("sync", parent))
-}
-
-/// The index of the segment that reading begins with: that of `from`, or an earlier one when it has
-/// no frame yet, because the end of the log must be seen.
-async fn first_to_read<R: Runtime>(
-    dir: &Path,
-    logs: &[u64],
-    options: &Options,
-    from: Option<Position>,
-) -> Result<usize, OpenError> {
-    let number = from.map_or(0, |from| from.get() / options.segment_bytes);
-    let mut start = logs.partition_point(|&log| log <= number).saturating_sub(1);
-    while start > 0 {
-        // Whatever is wrong with it, the walk will say so.
-        let Ok(mut scan) = Scan::<R>::open(dir, logs[start]).await else { break };
-        if scan.frame(SEGMENT_HEADER_BYTES).await?.is_some() {
-            break;
-        }
-        start -= 1;
-    }
-    Ok(start)
 }
 
 /// Opens the last segment for writing behind its frames.

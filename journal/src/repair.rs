@@ -8,7 +8,7 @@ use rt_abstract::{File, MaybeSend, OpenOptions, Runtime, write_all_at};
 
 use crate::error::{JournalError, OpenError};
 use crate::format::{BLOCK_BYTES, FRAME_HEADER_BYTES, Position, SEGMENT_HEADER_BYTES, padded};
-use crate::scan::{End, Scan, walk};
+use crate::scan::{Begin, End, Scan, walk};
 use crate::segment::{damaged_path, list, log_path, rename};
 
 /// What is copied or zeroed at once.
@@ -143,7 +143,7 @@ async fn look<R: Runtime>(
     let listing = list::<R>(dir).await?;
     let mut segments: Vec<SegmentReport> = Vec::new();
     let mut range: Option<(Position, Position)> = None;
-    let walked = walk::<R>(dir, &listing.logs, 0, |found| {
+    let walked = walk::<R>(dir, &listing.logs, Begin::OLDEST, |found| {
         if segments.last().is_none_or(|last| last.number != found.segment) {
             let (number, path) = (found.segment, log_path(dir, found.segment));
             segments.push(SegmentReport { number, path, frames: 0, records: 0, bytes: 0 });

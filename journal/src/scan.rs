@@ -10,8 +10,8 @@ use rt_abstract::{File, MaybeSend, OpenOptions, Runtime};
 
 use crate::error::{JournalError, OpenError};
 use crate::format::{
-    BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, Position, SEGMENT_HEADER_BYTES, SegmentHeader,
-    decode_frame_header, frame_is_valid, padded, records,
+    BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, Mark, Position, SEGMENT_HEADER_BYTES,
+    SegmentHeader, decode_frame_header, frame_is_valid, padded, records,
 };
 use crate::segment::{damaged, log_path, read_header};
 
@@ -63,9 +63,20 @@ pub(crate) struct Found<'a> {
     pub frame: &'a [u8],
     pub header: FrameHeader,
     segment_bytes: u64,
+    salt: u64,
 }
 
 impl Found<'_> {
+    /// What tells this frame from all others.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            at: Position::of(self.segment, self.offset, self.segment_bytes),
+            sequence: self.header.sequence,
+            salt: self.salt,
+            crc: self.header.crc,
+        }
+    }
+
     /// The records, each with its position.
     pub fn records(&self) -> impl Iterator<Item = (Position, &[u8])> {
         records(self.frame).map(|(at, record)| {
@@ -80,15 +91,46 @@ impl From<Damage> for OpenError {
     }
 }
 
-/// Reads the segments `numbers`, which are in order, and shows every frame from segment
-/// `numbers[start]` on; of the segments before it only the headers are checked.
+/// Where reading begins: the index of a segment, and the offset of a frame in it, or of the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Begin {
+    pub index: usize,
+    pub offset: u64,
+}
+
+impl Begin {
+    /// With the oldest segment.
+    pub const OLDEST: Self = Self { index: 0, offset: SEGMENT_HEADER_BYTES };
+
+    /// With the frame of `mark`, when it is still there.
+    pub async fn at<R: Runtime>(
+        dir: &Path,
+        numbers: &[u64],
+        segment_bytes: u64,
+        mark: &Mark,
+    ) -> Result<Option<Self>, OpenError> {
+        let (number, offset) = (mark.at.get() / segment_bytes, mark.at.get() % segment_bytes);
+        let Ok(index) = numbers.binary_search(&number) else { return Ok(None) };
+        let mut scan = match Scan::<R>::open(dir, number).await {
+            Ok(scan) if scan.header.segment_bytes == segment_bytes => scan,
+            // Whatever is wrong with it, who reads everything will say so.
+            Ok(_) | Err(OpenError::Damaged { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let found = scan.frame(offset).await?;
+        Ok(found.is_some_and(|found| found.mark() == *mark).then_some(Self { index, offset }))
+    }
+}
+
+/// Reads the segments `numbers`, which are in order, and shows every frame from `begin` on, which is
+/// where one begins; of the segments before it only the headers are checked.
 ///
 /// # Errors
 /// What is no damage: files that are none of ours, errors of the system, errors of `visit`.
 pub(crate) async fn walk<R: Runtime>(
     dir: &Path,
     numbers: &[u64],
-    start: usize,
+    begin: Begin,
     mut visit: impl FnMut(&Found<'_>) -> Result<(), OpenError> + MaybeSend,
 ) -> Result<Result<End, Damage>, OpenError> {
     let mut end = End { segment: 0, offset: 0, sequence: None, frame_bytes: 0, torn: false };
@@ -101,7 +143,7 @@ pub(crate) async fn walk<R: Runtime>(
             let missing = log_path(dir, numbers[index - 1] + 1);
             return Ok(Err(end.damage(missing, 0, "the segment is missing".into())));
         }
-        if index <= start {
+        if index <= begin.index {
             end = End { segment: number, offset: 0, ..end };
         }
         let mut scan = match Scan::<R>::open(dir, number).await {
@@ -120,12 +162,13 @@ pub(crate) async fn walk<R: Runtime>(
             }
             Err(error) => return Err(error),
         };
-        if index < start {
+        if index < begin.index {
             end.offset = scan.header.segment_bytes;
             continue;
         }
         let mut at = SEGMENT_HEADER_BYTES;
-        if index == start {
+        if index == begin.index {
+            at = begin.offset;
             end.offset = at;
         }
         while !ended && let Some(found) = scan.frame(at).await? {
@@ -182,11 +225,11 @@ impl<R: Runtime> Scan<R> {
             return Ok(None);
         }
         let frame = self.bytes(at, header.length).await?;
-        let SegmentHeader { number: segment, segment_bytes, .. } = self.header;
+        let SegmentHeader { number: segment, segment_bytes, salt } = self.header;
         let begin = (at - self.begin) as usize;
         let frame = &self.buffer[begin..begin + frame];
         let valid = frame_is_valid(frame, &header);
-        Ok(valid.then_some(Found { segment, offset: at, frame, header, segment_bytes }))
+        Ok(valid.then_some(Found { segment, offset: at, frame, header, segment_bytes, salt }))
     }
 
     /// Whether a frame was begun at `at` that is not whole.

@@ -18,7 +18,7 @@ use crate::raft::entry::command_weight;
 use crate::record::NodeId;
 use crate::state::Effect;
 use crate::status::Status;
-use crate::steps::Steps;
+use crate::steps::{APPLY_STEPS, StepOptions, Steps};
 use crate::store::{Frozen, Store, StoreError, View};
 
 /// Proposals waiting for the raft task; further ones wait in their senders.
@@ -130,7 +130,7 @@ impl Handle {
     /// A handle on `store` without a node behind it: reads work, proposals are refused. For tests of
     /// those who hold one.
     pub fn detached(node: NodeId, store: Arc<dyn Store>) -> Self {
-        Self::new(node, store, Arc::new(Steps::new(&crate::steps::APPLY_STEPS))).0
+        Self::new(node, store, Arc::new(Steps::new(&APPLY_STEPS, 1, StepOptions::default()))).0
     }
 
     /// This node.
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_cut_answers_everybody() {
         let store = Arc::new(MemoryStore::new());
-        let steps = Arc::new(Steps::new(&crate::steps::APPLY_STEPS));
+        let steps = Arc::new(Steps::new(&APPLY_STEPS, 1, StepOptions::default()));
         let (handle, requests) = Handle::new(1, store, steps);
         let mut waiting = Box::pin(handle.propose(Vec::new()));
         assert_eq!(waiting.as_mut().now_or_never(), None);

@@ -27,6 +27,7 @@ mod runtime;
 mod send;
 mod shared;
 mod shutdown;
+mod socket;
 #[cfg(feature = "suite")]
 pub mod suite;
 mod time;
@@ -41,4 +42,5 @@ pub use runtime::{Core, Pinning, Probe, RunOptions, Runtime, Scheduler, TaskPani
 pub use send::{MaybeSend, MaybeSync};
 pub use shared::Shared;
 pub use shutdown::Shutdown;
+pub use socket::{Simulated, Socket};
 pub use time::{Instant, Interval};

@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use crate::io::{AsyncRead, AsyncWrite, Closer};
 use crate::send::MaybeSend;
+use crate::socket::Socket;
 
 /// Where to listen or connect: `127.0.0.1:1883`, `[::1]:1883` or `unix:/run/gearbox.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,10 +67,10 @@ pub trait Stream: AsyncRead + AsyncWrite {
     /// A handle that ends the stream.
     fn closer(&self) -> Self::Closer;
 
-    /// Gives the descriptor up, so that another core can adopt it with `Runtime::adopt`. No
-    /// operation may be pending and no closer alive, else `ErrorKind::ResourceBusy`. Bytes not
-    /// read yet stay in the socket.
-    fn into_fd(self) -> io::Result<OwnedFd>;
+    /// Gives the socket up, so that another core can adopt it with `Runtime::adopt`. No operation
+    /// may be pending and no closer alive, else `ErrorKind::ResourceBusy`. Bytes not read yet stay
+    /// in the socket.
+    fn into_socket(self) -> io::Result<Socket>;
 }
 
 /// Binds and listens, without blocking, and returns the descriptor for `Runtime::listener`.

@@ -1,5 +1,5 @@
-//! Clock, randomness, names, directories and CPU placement of the machine, and what the kernel says about this
-//! process: shared by the real backends.
+//! Clock, randomness, names, directories and CPU placement of the machine, and what the kernel says
+//! about this process: shared by the real backends.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};

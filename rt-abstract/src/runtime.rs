@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::fs::{File, OpenOptions};
-use crate::net::{Address, Listener, Stream};
+use crate::net::{self, Address, Listener, Stream};
 use crate::os;
 use crate::send::MaybeSend;
+use crate::socket::Socket;
 use crate::time::{Instant, Interval};
 
 /// One async runtime. The type is a name only; all functions act on the executor of the thread
@@ -90,14 +90,23 @@ pub trait Runtime: Copy + fmt::Debug + Send + Sync + 'static {
         os::thread_cpu_time()
     }
 
-    /// Fills `bytes` with unpredictable bytes.
+    /// Fills `bytes` with unpredictable bytes. May be called outside of a run.
     fn fill_random(bytes: &mut [u8]);
 
-    /// Takes over a listening descriptor, as [`crate::bind`] makes it.
-    fn listener(fd: OwnedFd) -> io::Result<Self::Listener>;
+    /// [`crate::bind`], or what comes instead of it where there is no kernel. May be called outside
+    /// of a run.
+    ///
+    /// # Errors
+    /// As `bind`.
+    fn bind(address: &Address, backlog: i32) -> io::Result<Socket> {
+        net::bind(address, backlog).map(Socket::from)
+    }
 
-    /// Takes over a connected stream descriptor, TCP or Unix, on this core.
-    fn adopt(fd: OwnedFd) -> io::Result<Self::Stream>;
+    /// Takes over a listening socket, as [`Runtime::bind`] makes it.
+    fn listener(socket: Socket) -> io::Result<Self::Listener>;
+
+    /// Takes over a connected stream socket, TCP or Unix, on this core.
+    fn adopt(socket: Socket) -> io::Result<Self::Stream>;
 
     /// Connects to a peer; TCP streams have `TCP_NODELAY` set.
     fn connect(address: &Address) -> impl Future<Output = io::Result<Self::Stream>> + MaybeSend;

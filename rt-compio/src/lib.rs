@@ -31,12 +31,11 @@ mod stream;
 mod task;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use rt_abstract::{
-    Address, Core, Instant, OpenOptions, Probe, RunOptions, Runtime, TaskPanicked, os,
+    Address, Core, Instant, OpenOptions, Probe, RunOptions, Runtime, Socket, TaskPanicked, os,
 };
 
 pub use file::File;
@@ -112,12 +111,12 @@ impl Runtime for Compio {
         os::fill_random(bytes);
     }
 
-    fn listener(fd: OwnedFd) -> io::Result<Listener> {
-        Listener::new(fd)
+    fn listener(socket: Socket) -> io::Result<Listener> {
+        Listener::new(socket.into_fd()?)
     }
 
-    fn adopt(fd: OwnedFd) -> io::Result<Stream> {
-        Stream::adopt(fd)
+    fn adopt(socket: Socket) -> io::Result<Stream> {
+        Stream::adopt(socket.into_fd()?)
     }
 
     async fn connect(address: &Address) -> io::Result<Stream> {

@@ -98,8 +98,8 @@ impl rt_abstract::Stream for Stream {
         Closer::of(&self.0)
     }
 
-    fn into_fd(self) -> io::Result<OwnedFd> {
-        Rc::try_unwrap(self.0).map_err(|_| {
+    fn into_socket(self) -> io::Result<rt_abstract::Socket> {
+        Rc::try_unwrap(self.0).map(rt_abstract::Socket::from).map_err(|_| {
             io::Error::new(ErrorKind::ResourceBusy, "an operation or a closer holds the stream")
         })
     }

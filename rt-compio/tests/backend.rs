@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::task::Poll;
@@ -24,7 +25,7 @@ fn an_idle_connection_is_small() {
     for options in both_drivers() {
         let run = Compio::run_cores(&options, |_| async {
             let (near, _far) = std::os::unix::net::UnixStream::pair().expect("pair");
-            let mut near = Compio::adopt(near.into()).expect("adopt");
+            let mut near = Compio::adopt(OwnedFd::from(near).into()).expect("adopt");
             let read = near.read_lazy(|| Vec::with_capacity(64), drop);
             size_of_val(&read)
         });
@@ -38,7 +39,8 @@ fn a_dropped_accept_loses_no_connection() {
     for options in both_drivers() {
         let run = Compio::run_cores(&options, |_| async {
             let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            let mut listener = Compio::listener(bind(&address, 16).expect("bind")).expect("fd");
+            let mut listener =
+                Compio::listener(bind(&address, 16).expect("bind").into()).expect("fd");
             let address = listener.local_address().expect("address");
             {
                 let mut accept = pin!(listener.accept());

@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
 use rt_abstract::{
@@ -56,7 +57,7 @@ fn writing_to_a_closed_peer_is_an_error_and_no_signal() {
             let options = RunOptions { force_fallback, ..RunOptions::default() };
             Compio::run_cores(&options, |_| async {
                 let (near, far) = std::os::unix::net::UnixStream::pair().expect("pair");
-                let mut near = Compio::adopt(near.into()).expect("adopt");
+                let mut near = Compio::adopt(OwnedFd::from(near).into()).expect("adopt");
                 drop(far);
                 let errors = [
                     near.write(&b"lost"[..]).await.0.expect_err("no peer"),
@@ -98,7 +99,8 @@ fn refuse_io_uring() {
 
 async fn echo() -> bool {
     let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let mut listener = Compio::listener(bind(&address, 16).expect("bind")).expect("listener");
+    let mut listener =
+        Compio::listener(bind(&address, 16).expect("bind").into()).expect("listener");
     let address = listener.local_address().expect("address");
     let server = Compio::spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("accept");

@@ -42,12 +42,11 @@ mod turn;
 
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use rt_abstract::{
-    Address, Core, Instant, OpenOptions, Probe, RunOptions, Runtime, TaskPanicked, os,
+    Address, Core, Instant, OpenOptions, Probe, RunOptions, Runtime, Socket, TaskPanicked, os,
 };
 
 pub use fs::File;
@@ -124,12 +123,12 @@ impl Runtime for Monoio {
         os::fill_random(bytes);
     }
 
-    fn listener(fd: OwnedFd) -> io::Result<Listener> {
-        Listener::new(fd)
+    fn listener(socket: Socket) -> io::Result<Listener> {
+        Listener::new(socket.into_fd()?)
     }
 
-    fn adopt(fd: OwnedFd) -> io::Result<Stream> {
-        Stream::new(fd)
+    fn adopt(socket: Socket) -> io::Result<Stream> {
+        Stream::new(socket.into_fd()?)
     }
 
     async fn connect(address: &Address) -> io::Result<Stream> {

@@ -83,7 +83,7 @@ impl rt_abstract::Stream for Stream {
         Closer { socket: self.socket.clone() }
     }
 
-    fn into_fd(self) -> io::Result<OwnedFd> {
+    fn into_socket(self) -> io::Result<rt_abstract::Socket> {
         let busy = |text| io::Error::new(ErrorKind::ResourceBusy, text);
         let socket = Rc::try_unwrap(self.socket)
             .map_err(|_| busy("a closer of this stream is still alive"))?;
@@ -92,7 +92,7 @@ impl rt_abstract::Stream for Stream {
         }
         // A duplicate, because monoio panics when asked for the original while any operation on
         // it, such as a dropped poll, has not come back from the kernel.
-        Ok(rustix::io::fcntl_dupfd_cloexec(socket.fd(), 0)?)
+        Ok(rustix::io::fcntl_dupfd_cloexec(socket.fd(), 0)?.into())
     }
 }
 

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rt_abstract::{
-    Address, AsyncRead, AsyncWrite, Listener, Pinning, RunOptions, Runtime, Scheduler, Stream, bind,
+    Address, AsyncRead, AsyncWrite, Listener, Pinning, RunOptions, Runtime, Scheduler, Socket,
+    Stream, bind,
 };
 use rt_monoio::{Monoio, ReadHalf, WriteHalf};
 
@@ -20,7 +21,7 @@ fn on_both_drivers(test: impl AsyncFn() + Copy + Send + Sync + 'static) {
 
 async fn pair() -> (rt_monoio::Stream, rt_monoio::Stream) {
     let fd = bind(&Address::Tcp(([127, 0, 0, 1], 0).into()), 16).expect("bind");
-    let mut listener = Monoio::listener(fd).expect("listen");
+    let mut listener = Monoio::listener(fd.into()).expect("listen");
     let address = listener.local_address().expect("address");
     let near = Monoio::connect(&address).await.expect("connect");
     let (far, _) = listener.accept().await.expect("accept");
@@ -51,7 +52,7 @@ fn both_ends_have_nodelay_and_close_on_exec() {
     on_both_drivers(async || {
         let (near, far) = pair().await;
         for stream in [near, far] {
-            let fd = stream.into_fd().expect("not shared");
+            let fd = stream.into_socket().and_then(Socket::into_fd).expect("not shared");
             assert!(socket2::SockRef::from(&fd).tcp_nodelay().expect("getsockopt"));
             let flags = rustix::io::fcntl_getfd(fd.as_fd()).expect("fcntl");
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -107,13 +108,13 @@ fn a_dropped_wait_leaves_the_descriptor_free_and_a_dropped_read_does_not() {
     on_both_drivers(async || {
         let (mut near, mut far) = pair().await;
         poll_once(near.read_lazy(|| Vec::with_capacity(8), drop)).await;
-        let fd = near.into_fd().expect("only a wait was dropped");
+        let fd = near.into_socket().expect("only a wait was dropped");
         let mut near = Monoio::adopt(fd).expect("adopt");
         far.write_all(b"x".to_vec()).await.0.expect("write");
         assert_eq!(near.read(Vec::with_capacity(8)).await.0.expect("read"), 1);
 
         poll_once(near.read(Vec::with_capacity(8))).await;
-        let error = near.into_fd().expect_err("a read was dropped");
+        let error = near.into_socket().expect_err("a read was dropped");
         assert_eq!(error.kind(), ErrorKind::ResourceBusy);
     });
 }
@@ -122,7 +123,7 @@ fn a_dropped_wait_leaves_the_descriptor_free_and_a_dropped_read_does_not() {
 fn a_port_is_free_as_soon_as_its_listener_is_dropped() {
     on_both_drivers(async || {
         let fd = bind(&Address::Tcp(([127, 0, 0, 1], 0).into()), 16).expect("bind");
-        let listener = Monoio::listener(fd).expect("listen");
+        let listener = Monoio::listener(fd.into()).expect("listen");
         let address = listener.local_address().expect("address");
         drop(listener);
         bind(&address, 16).expect("free at once");
@@ -134,11 +135,11 @@ fn a_listener_that_is_dropped_leaves_its_duplicates_listening() {
     on_both_drivers(async || {
         let fd = bind(&Address::Tcp(([127, 0, 0, 1], 0).into()), 16).expect("bind");
         let other = fd.try_clone().expect("dup");
-        let mut listener = Monoio::listener(fd).expect("listen");
+        let mut listener = Monoio::listener(fd.into()).expect("listen");
         let address = listener.local_address().expect("address");
         poll_once(listener.accept()).await;
         drop(listener);
-        let mut other = Monoio::listener(other).expect("listen");
+        let mut other = Monoio::listener(other.into()).expect("listen");
         let _near = Monoio::connect(&address).await.expect("connect");
         other.accept().await.expect("accept");
     });

@@ -53,7 +53,7 @@ fn a_required_io_uring_is_an_error() {
 
 async fn echo_and_file() -> usize {
     let fd = bind(&Address::Tcp(([127, 0, 0, 1], 0).into()), 16).expect("bind");
-    let mut listener = Monoio::listener(fd).expect("listen");
+    let mut listener = Monoio::listener(fd.into()).expect("listen");
     let address = listener.local_address().expect("address");
     let server = Monoio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("accept");

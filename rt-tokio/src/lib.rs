@@ -32,12 +32,11 @@ mod task;
 
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use rt_abstract::{
-    Address, Core, Instant, MaybeSend, OpenOptions, Probe, RunOptions, Runtime, Scheduler,
+    Address, Core, Instant, MaybeSend, OpenOptions, Probe, RunOptions, Runtime, Scheduler, Socket,
     TaskPanicked, os,
 };
 
@@ -116,11 +115,12 @@ impl Runtime for Tokio {
         os::fill_random(bytes);
     }
 
-    fn listener(fd: OwnedFd) -> io::Result<Self::Listener> {
-        Listener::new(fd)
+    fn listener(socket: Socket) -> io::Result<Self::Listener> {
+        Listener::new(socket.into_fd()?)
     }
 
-    fn adopt(fd: OwnedFd) -> io::Result<Self::Stream> {
+    fn adopt(socket: Socket) -> io::Result<Self::Stream> {
+        let fd = socket.into_fd()?;
         // A completion backend, or whoever made the socket, may have left it blocking.
         rustix::io::ioctl_fionbio(&fd, true)?;
         Stream::new(fd)

@@ -71,9 +71,9 @@ impl rt_abstract::Stream for Stream {
         Closer::new(&self.socket)
     }
 
-    fn into_fd(self) -> io::Result<OwnedFd> {
+    fn into_socket(self) -> io::Result<rt_abstract::Socket> {
         match Arc::try_unwrap(self.socket) {
-            Ok(socket) => Ok(socket.into_fd()),
+            Ok(socket) => Ok(socket.into_fd().into()),
             Err(_) => Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 "a closer of this stream is still alive",

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::mem::{size_of, size_of_val};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use rt_abstract::{AsyncRead, RunOptions, Runtime, Scheduler, Stream, if_single_threaded};
@@ -66,7 +67,8 @@ fn an_idle_connection_is_small() {
     assert_eq!(size_of::<WriteHalf>(), size_of::<usize>());
     let sizes = Tokio::run_cores(&RunOptions::default(), |_| async {
         let (near, _far) = UnixStream::pair().expect("pair");
-        let (mut read, _write) = Tokio::adopt(near.into()).expect("adopt").into_split();
+        let (mut read, _write) =
+            Tokio::adopt(OwnedFd::from(near).into()).expect("adopt").into_split();
         let plain = size_of_val(&read.read(Vec::with_capacity(1)));
         let lazy = size_of_val(&read.read_lazy(Vec::<u8>::new, drop));
         (plain, lazy)

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
@@ -40,7 +41,7 @@ fn an_idle_connection_stays_below_a_kib() {
         let mut peers = Vec::with_capacity(COUNT);
         let before = LIVE_BYTES.load(Ordering::Relaxed);
         for (near, far) in pairs {
-            let stream = Tokio::adopt(near.into()).expect("adopt");
+            let stream = Tokio::adopt(OwnedFd::from(near).into()).expect("adopt");
             closers.push(stream.closer());
             let (mut read, mut write) = stream.into_split();
             tasks.push(Tokio::spawn(async move {

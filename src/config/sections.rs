@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use broker_core::config::{AuthConfig, Level, ListenerConfig};
+use meta::steps::StepOptions;
 use rt_abstract::{Address, Scheduler};
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +87,8 @@ pub struct Journal {
     pub segment_bytes: u64,
     /// How much may wait in memory for the disk.
     pub max_waiting_bytes: usize,
+    /// How much of what is recorded may be moved out of old segments.
+    pub moved_percent: u8,
 }
 
 /// `[data]`
@@ -194,6 +197,20 @@ pub struct Log {
     pub format: LogFormat,
 }
 
+/// `[steps]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Steps {
+    /// Measure the steps of CONNECTs and of applying changes.
+    pub enabled: bool,
+    /// A CONNECT that takes so long is logged.
+    pub slow_connect_ms: u32,
+    /// A batch of changes whose applying takes so long is logged.
+    pub slow_apply_ms: u32,
+    /// Such lines per second, of each of the two.
+    pub max_slow_lines_per_s: u32,
+}
+
 /// `[auth]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -285,6 +302,7 @@ impl Default for Journal {
             writer: TaskPlace::default(),
             segment_bytes: options.segment_bytes,
             max_waiting_bytes: options.max_waiting_bytes,
+            moved_percent: broker_core::Config::default().moved_percent,
         }
     }
 }
@@ -366,6 +384,21 @@ impl Default for Auth {
 impl Default for Sys {
     fn default() -> Self {
         Self { interval_s: broker_core::Config::default().sys_interval_s }
+    }
+}
+
+impl Steps {
+    /// For one of the two, with its threshold.
+    pub fn options(&self, slow_ms: u32) -> StepOptions {
+        let Self { enabled, max_slow_lines_per_s, .. } = *self;
+        StepOptions { enabled, slow_ms, max_slow_lines_per_s }
+    }
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        let StepOptions { enabled, slow_ms, max_slow_lines_per_s } = StepOptions::default();
+        Self { enabled, slow_connect_ms: slow_ms, slow_apply_ms: 100, max_slow_lines_per_s }
     }
 }
 

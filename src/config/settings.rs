@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::LimitSettings;
 use super::sections::{
-    Admin, Auth, Cluster, Data, Durability, Journal, Listener, Listeners, Log, Meta, Runtime, Sys,
+    Admin, Auth, Cluster, Data, Durability, Journal, Listener, Listeners, Log, Meta, Runtime,
+    Steps, Sys,
 };
 
 /// Everything that can be set.
@@ -35,6 +36,8 @@ pub struct Settings {
     pub cluster: Cluster,
     /// Logs.
     pub log: Log,
+    /// The step clocks.
+    pub steps: Steps,
     /// Who may connect.
     pub auth: Auth,
     /// Bounds.
@@ -94,6 +97,9 @@ impl Settings {
             let message = format!("must be from 1048576 to {MAX_WAITING_BYTES}");
             return invalid("journal.max_waiting_bytes", &message);
         }
+        if self.journal.moved_percent > 100 {
+            return invalid("journal.moved_percent", "must be from 0 to 100");
+        }
         let cluster = &self.cluster;
         if cluster.node_id == 0 {
             return invalid("cluster.node_id", "must not be 0");
@@ -129,6 +135,16 @@ impl Settings {
         }
         if self.sys.interval_s > MAX_SYS_INTERVAL_S {
             return invalid("sys.interval_s", &format!("must be from 0 to {MAX_SYS_INTERVAL_S}"));
+        }
+        let steps = &self.steps;
+        for (key, value, max) in [
+            ("steps.slow_connect_ms", steps.slow_connect_ms, MAX_SLOW_MS),
+            ("steps.slow_apply_ms", steps.slow_apply_ms, MAX_SLOW_MS),
+            ("steps.max_slow_lines_per_s", steps.max_slow_lines_per_s, MAX_SLOW_LINES),
+        ] {
+            if value > max {
+                return invalid(key, &format!("must be from 0 to {max}"));
+            }
         }
         self.limits.check()
     }
@@ -167,6 +183,8 @@ impl Settings {
             sys_interval_s: self.sys.interval_s,
             durability: DurabilityConfig { level: durability.level.into(), topics },
             journal,
+            moved_percent: self.journal.moved_percent,
+            steps: self.steps.options(self.steps.slow_connect_ms),
         }
     }
 }
@@ -178,6 +196,10 @@ const MAX_WAITING_BYTES: usize = 16 << 30;
 const MAX_LOG_ENTRIES: u64 = 1_000_000_000;
 
 const MAX_SYS_INTERVAL_S: u32 = 86_400;
+
+const MAX_SLOW_MS: u32 = 3_600_000;
+
+const MAX_SLOW_LINES: u32 = 10_000;
 
 /// What is wrong with the key at `path`.
 pub(super) fn invalid(path: &str, message: &str) -> Result<(), Invalid> {

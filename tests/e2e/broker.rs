@@ -91,6 +91,23 @@ impl Broker {
         assert!(ended.is_none(), "the broker ended: {ended:?}");
     }
 
+    /// Whether a line of its log, among the last ones, contains all of `parts`.
+    pub fn has_logged(&self, parts: &[&str]) -> bool {
+        self.process.has_said(parts)
+    }
+
+    /// What `gearbox ctl` says about it.
+    pub fn ctl(&self, column: &Column, arguments: &[&str]) -> String {
+        let output = Command::new(&column.program)
+            .args(["ctl", "--admin", &self.admin.to_string()])
+            .args(arguments)
+            .output()
+            .expect("the program runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ctl {arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Sends SIGTERM; the broker drains while the caller looks on.
     pub fn terminate(&self) {
         self.process.terminate();

@@ -97,6 +97,12 @@ impl Process {
         self.child.try_wait().expect("a child's status can be read")
     }
 
+    /// Whether a line of either output, among the last ones, contains all of `parts`.
+    pub fn has_said(&self, parts: &[&str]) -> bool {
+        let log = self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        log.iter().any(|line| parts.iter().all(|part| line.contains(part)))
+    }
+
     /// SIGKILL: the process gets no chance to say goodbye.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -145,7 +151,7 @@ fn read_lines(
                 if log.len() == LOG_LINES {
                     log.remove(0);
                 }
-                log.push(line.chars().take(400).collect());
+                log.push(line.chars().take(1000).collect());
             }
             // Once nobody listens the pipe is still drained, so that the child never blocks on it.
             if sender.as_ref().is_some_and(|sender| sender.send(line).is_err()) {

@@ -7,14 +7,11 @@ use rt_abstract::{RunOptions, Runtime};
 use tempfile::TempDir;
 
 use crate::column::{in_each_column, run};
-use crate::tools::{
-    Running, SEGMENT_BYTES, append, found, found_from, in_fallback_too, place, record, small,
-};
+use crate::tools::{Running, SEGMENT_BYTES, append, found, in_fallback_too, place, record, small};
 
 in_each_column!(
     what_is_appended_comes_back,
     records_are_read_from_memory_and_from_disk,
-    reading_begins_where_it_is_asked_to,
     one_sync_serves_all,
     what_waits_is_bounded,
     a_stop_makes_everything_durable,
@@ -89,31 +86,6 @@ fn records_are_read_from_memory_and_from_disk<R: Runtime>(options: &RunOptions) 
         let error = reader.read(position).await.expect_err("damaged");
         assert!(error.to_string().contains(&format!("at byte {offset}")), "{error}");
         running.stop().await.expect("ends well");
-    });
-}
-
-fn reading_begins_where_it_is_asked_to<R: Runtime>(options: &RunOptions) {
-    run::<R, _, _>(options, || async {
-        let dir = TempDir::new().expect("a directory");
-        let running = Running::<R>::open(small(dir.path())).await;
-        let mut all = Vec::new();
-        for index in 0..30 {
-            all.extend(running.commit(&[record(index, 3_000), record(index, 2_000)]).await);
-        }
-        running.stop().await.expect("ends well");
-        for from in (0..all.len()).step_by(7) {
-            let found = found_from::<R>(dir.path(), Some(all[from].0)).await.expect("opens");
-            assert_eq!(found, all[from..]);
-        }
-        let beyond = Position::new(all[all.len() - 1].0.get() + 10 * SEGMENT_BYTES);
-        assert_eq!(found_from::<R>(dir.path(), Some(beyond)).await.expect("opens"), []);
-        let before = Position::new(0);
-        assert_eq!(found_from::<R>(dir.path(), Some(before)).await.expect("opens"), all);
-        // and the log goes on behind its end
-        let running = Running::<R>::open(small(dir.path())).await;
-        all.extend(running.commit(&[record(99, 10)]).await);
-        running.stop().await.expect("ends well");
-        assert_eq!(found::<R>(dir.path()).await.expect("opens"), all);
     });
 }
 

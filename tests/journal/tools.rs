@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use journal::{
-    Appended, Batch, Class, Journal, JournalError, OpenError, Options, Position, Refused, Ticket,
+    Appended, Batch, Class, Journal, JournalError, Mark, OpenError, Options, Position, Refused,
+    Ticket,
 };
 use rt_abstract::{Notify, Runtime, Shutdown};
 
@@ -156,20 +157,42 @@ pub fn append(
 
 /// Opens and reads everything, without a writer.
 pub async fn found<R: Runtime>(dir: &Path) -> Result<Vec<Record>, OpenError> {
-    found_from::<R>(dir, None).await
+    found_after::<R>(dir, None).await
 }
 
-pub async fn found_from<R: Runtime>(
+pub async fn found_after<R: Runtime>(
     dir: &Path,
-    from: Option<Position>,
+    after: Option<Mark>,
 ) -> Result<Vec<Record>, OpenError> {
     let mut found = Vec::new();
-    let opened = journal::open::<R>(small(dir), from, |position, record| {
+    let opened = journal::open::<R>(small(dir), after, |position, record| {
         found.push((position, Body(record.to_vec())));
         Ok(())
     });
     opened.await?;
     Ok(found)
+}
+
+/// Reads on from `after` what is durable: each frame with its records.
+pub async fn swept<R: Runtime>(
+    journal: &Journal,
+    after: Option<Mark>,
+) -> Result<Vec<(Mark, Vec<Record>)>, OpenError> {
+    let mut sweep = journal.sweep::<R>(after);
+    let mut all = Vec::new();
+    loop {
+        let mut found = Vec::new();
+        let next = sweep.next(|position, record| {
+            found.push((position, Body(record.to_vec())));
+            Ok(())
+        });
+        match next.await? {
+            Some(swept) => all.push((swept.mark, found)),
+            None => break,
+        }
+    }
+    assert!(sweep.is_over());
+    Ok(all)
 }
 
 /// A record that differs from others.

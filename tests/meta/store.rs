@@ -13,7 +13,7 @@ use meta::raft::machine::{ApplyMode, Machine};
 use meta::raft::snapshot::{Import, SnapshotData};
 use meta::raft::types::{Proposal, TypeConfig};
 use meta::state::{Effect, check};
-use meta::steps::{APPLY_STEPS, Steps};
+use meta::steps::{APPLY_STEPS, StepOptions, Steps};
 use meta::store::memory::MemoryStore;
 use meta::store::rocks::RocksStore;
 use meta::store::{Batch, Family, Store, View};
@@ -84,7 +84,8 @@ pub fn machine<R: Runtime>(
     let told = Arc::new(Mutex::new(Vec::new()));
     let sink = told.clone();
     let sink = Arc::new(move |new| sink.lock().expect("lock").extend::<Vec<_>>(new));
-    let machine = Machine::new(store.clone(), sink, mode, Arc::new(Steps::new(&APPLY_STEPS)));
+    let steps = Arc::new(Steps::new(&APPLY_STEPS, 1, StepOptions::default()));
+    let machine = Machine::new(store.clone(), sink, mode, steps);
     (machine.expect("a thread"), told)
 }
 

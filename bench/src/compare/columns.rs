@@ -16,8 +16,15 @@ pub struct Brokers {
     /// Gearbox built with all three runtimes.
     #[arg(long)]
     pub all_build: PathBuf,
+    /// The columns; the others are compared to the first.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "work-stealing,thread-per-core,monoio,compio"
+    )]
+    pub columns: Vec<String>,
     /// Rounds; each round runs every column once. With fewer than 4 nothing is compared
-    /// [default: 6; of experiments 4].
+    /// [default: 6; of stream 4].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rounds: Option<u32>,
     /// CPUs that the broker is confined to, as `taskset -c` takes them.
@@ -32,7 +39,7 @@ pub struct Brokers {
 }
 
 /// (name, label, runtime, scheduler, whether the build with tokio alone).
-pub const COLUMNS: [(&str, &str, &str, &str, bool); 4] = [
+const COLUMNS: [(&str, &str, &str, &str, bool); 4] = [
     ("work-stealing", "tokio work-stealing", "tokio", "work-stealing", true),
     ("thread-per-core", "tokio thread-per-core", "tokio", "thread-per-core", true),
     ("monoio", "monoio", "monoio", "thread-per-core", false),

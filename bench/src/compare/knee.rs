@@ -1,19 +1,19 @@
 //! The knee of a broker: the highest rate that it sustains.
 
-use super::series::{Doing, Planned, Work, try_out};
-use crate::cli::LoadArgs;
+use super::series::{Doing, Planned, try_out};
 use crate::latency::Quote;
 use crate::result::{DELIVERY, LATENESS, PER_SECOND, Run};
-use crate::scenario::pubsub::Shape;
 
 /// A rate is sustained when this percentile ...
 const JUDGED: &str = "p90";
 /// ... stays below this: a backlog of 1 % of a second.
 const SUSTAINED_NS: u64 = 10_000_000;
 /// Halvings of the range in which the knee lies.
-const STEPS: u32 = 5;
-/// Where the range begins, as a share of the full speed.
-const LOWEST: f64 = 0.2;
+const STEPS: u32 = 6;
+/// Where the range begins, as a share of the full speed, which has the larger batches.
+const LOWEST: f64 = 0.05;
+/// Seconds of each trial.
+pub const TRIAL_SECONDS: f64 = 0.6;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,24 +32,26 @@ enum Trial {
     GeneratorLate,
 }
 
-/// Finds the knee of one column: between a fifth of its full speed and all of it.
-pub fn find(
-    planned: &Planned,
-    shape: &Shape,
-    load: &LoadArgs,
-    seconds: f64,
-) -> Result<Knee, String> {
-    let doing = |rate: Option<f64>| {
-        let load = LoadArgs { rate, seconds, ..load.clone() };
-        let label = rate.map_or("full speed".to_owned(), |rate| format!("{rate:.0}/s"));
-        let load = Work::Pubsub { shape: shape.clone(), load, syscalls: false };
-        Doing { label, settings: Vec::new(), load, figures: Vec::new(), histogram: None }
-    };
+/// Finds the knee of one column. `doing` makes the load: at a rate, or without one at full speed.
+pub fn find(planned: &Planned, doing: impl Fn(Option<f64>) -> Doing) -> Result<Knee, String> {
     let full = try_out(planned, &doing(None))?.value(PER_SECOND).unwrap_or_default();
     if full <= 0.0 {
         return Err(format!("{}: the calibration delivered nothing", planned.label));
     }
-    search(full * LOWEST, full, |rate| Ok(judge(&try_out(planned, &doing(Some(rate)))?)))
+    let knee =
+        search(full * LOWEST, full, |rate| Ok(judge(&try_out(planned, &doing(Some(rate)))?)))?;
+    eprintln!("calibration: {}: knee at {:.0}/s", planned.label, knee.rate);
+    Ok(knee)
+}
+
+/// The lowest of all columns, and all of them in words.
+pub fn lowest(knees: &[(&str, Knee)]) -> (f64, String) {
+    let lowest = knees.iter().map(|(_, knee)| knee.rate).fold(f64::MAX, f64::min);
+    let found = knees.iter().map(|(label, Knee { rate, of_generator })| {
+        let whose = if *of_generator { " (the generator's)" } else { "" };
+        format!("{label} {rate:.0}/s{whose}")
+    });
+    (lowest, found.collect::<Vec<_>>().join(", "))
 }
 
 /// `low` is taken as sustained.
@@ -91,7 +93,7 @@ mod tests {
         let trial =
             |rate: f64| Ok(if rate <= 61_000.0 { Trial::Sustained } else { Trial::BrokerLate });
         let knee = search(20_000.0, 100_000.0, trial).unwrap();
-        assert!(knee.rate <= 61_000.0 && knee.rate > 61_000.0 - 80_000.0 / 32.0 - 1.0, "{knee:?}");
+        assert!(knee.rate <= 61_000.0 && knee.rate > 61_000.0 - 80_000.0 / 64.0 - 1.0, "{knee:?}");
         assert!(!knee.of_generator);
         let all = search(1.0, 5.0, |_| Ok(Trial::Sustained)).unwrap();
         assert_eq!(all.rate, 5.0);

@@ -30,13 +30,6 @@ pub struct Args {
     /// Shards of the broker.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub shards: u32,
-    /// The columns; the others are compared to the first.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "work-stealing,thread-per-core,monoio,compio"
-    )]
-    pub columns: Vec<String>,
     /// This column twice instead: what differs then is the noise of the machine.
     #[arg(long, conflicts_with = "columns")]
     pub aa: Option<String>,
@@ -59,8 +52,6 @@ type Level = (String, f64);
 
 /// Rounds, as many as a bootstrap needs.
 const ROUNDS: u32 = 6;
-/// Seconds of each trial while the knee is looked for.
-const TRIAL_SECONDS: f64 = 0.6;
 /// Seconds of the runs in which system calls are counted; they do not depend on time.
 const COUNTING_SECONDS: f64 = 0.5;
 /// The figure that is compared first, and what explains it.
@@ -74,6 +65,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     let (levels, mut notes) = levels(args, &planned)?;
     let mut cases = vec![Doing {
         label: "full speed".to_owned(),
+        steps: true,
         figures: FULL_FIGURES.to_vec(),
         ..doing(args, None, args.load.seconds, false)
     }];
@@ -126,19 +118,21 @@ pub fn finish(comparisons: Vec<(&str, Comparison)>, out: Option<&Path>) -> Resul
 
 fn doing(args: &Args, rate: Option<f64>, seconds: f64, syscalls: bool) -> Doing {
     let load = LoadArgs { rate, seconds, ..args.load.clone() };
+    let label = rate.map_or("full speed".to_owned(), |rate| format!("{rate:.0}/s"));
     Doing {
-        label: String::new(),
+        label,
         settings: Vec::new(),
         load: Work::Pubsub { shape: args.shape.clone(), load, syscalls },
         figures: Vec::new(),
         histogram: None,
+        steps: false,
     }
 }
 
 fn planned(args: &Args) -> Result<Vec<Planned>, String> {
     let planned = |name: &String| args.brokers.column(name, args.shards, None);
     match &args.aa {
-        None => args.columns.iter().map(planned).collect(),
+        None => args.brokers.columns.iter().map(planned).collect(),
         Some(name) => {
             let one = planned(name)?;
             let label = &one.label;
@@ -158,23 +152,17 @@ fn levels(args: &Args, planned: &[Planned]) -> Result<(Vec<Level>, Vec<String>),
     }
     let mut knees = Vec::new();
     for it in planned {
-        let knee = knee::find(it, &args.shape, &args.load, TRIAL_SECONDS)?;
-        eprintln!("calibration: {}: knee at {:.0}/s", it.label, knee.rate);
+        let knee = knee::find(it, |rate| doing(args, rate, knee::TRIAL_SECONDS, false))?;
         knees.push((it.label.as_str(), knee));
     }
     Ok(shares(&args.levels, &knees))
 }
 
 fn shares(levels: &[u32], knees: &[(&str, Knee)]) -> (Vec<Level>, Vec<String>) {
-    let lowest = knees.iter().map(|(_, knee)| knee.rate).fold(f64::MAX, f64::min);
-    let found = knees.iter().map(|(label, Knee { rate, of_generator })| {
-        let whose = if *of_generator { " (the generator's)" } else { "" };
-        format!("{label} {rate:.0}/s{whose}")
-    });
+    let (lowest, found) = knee::lowest(knees);
     let note = format!(
         "Knees, the highest rates at which nine of ten deliveries take no more than 10 ms, found \
-         by one search before the rounds: {}. Levels are shares of the lowest, for all columns.",
-        found.collect::<Vec<_>>().join(", ")
+         by one search before the rounds: {found}. Levels are shares of the lowest, for all columns."
     );
     let rate = |percent: &u32| (lowest * f64::from(*percent) / 100.0).max(1.0);
     let name = |percent: &u32| format!("{percent} % of the knee, {:.0}/s", rate(percent));

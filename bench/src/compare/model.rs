@@ -1,5 +1,7 @@
 //! What a comparison keeps.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::latency::{Encoded, Latencies};
@@ -62,7 +64,8 @@ pub struct Case {
 }
 
 impl Comparison {
-    /// A smaller one that shows the same: of the histograms of a column's runs their sum.
+    /// A smaller one that shows the same, to be kept: of the histograms of a column's runs their sum,
+    /// and commands without the folders of this machine.
     pub fn pruned(&self) -> Result<Self, String> {
         let mut pruned = self.clone();
         let quoting = |(_, whole): &(&mut Case, &Case)| whole.histogram.is_some();
@@ -71,6 +74,13 @@ impl Comparison {
             case.merged = merged.collect::<Result<_, _>>()?;
             let histograms = case.runs.iter_mut().flatten().flat_map(|run| &mut run.histograms);
             histograms.for_each(|histogram| histogram.encoded.hdr_v2_base64.clear());
+        }
+        let commands = pruned.columns.iter_mut().map(|column| &mut column.command);
+        for argument in commands.chain([&mut pruned.command]).flatten() {
+            let path = Path::new(argument.as_str());
+            if let Some(name) = path.file_name().filter(|_| path.is_absolute()) {
+                *argument = name.to_string_lossy().into_owned();
+            }
         }
         Ok(pruned)
     }
@@ -105,7 +115,8 @@ mod tests {
 
     #[test]
     fn a_pruned_comparison_shows_the_same() {
-        let whole = comparison(2.0);
+        let mut whole = comparison(2.0);
+        whole.command = ["gearbox-bench", "--out", "out"].map(str::to_owned).to_vec();
         let pruned = whole.pruned().unwrap();
         let text = |it: &Comparison| serde_json::to_string(it).unwrap();
         let mut histograms = pruned.cases[1].all_runs().flat_map(|run| &run.histograms);
@@ -114,5 +125,8 @@ mod tests {
         let page = |it: &Comparison| report::markdown::page(&[report::comparison(it).unwrap()]);
         assert_eq!(page(&pruned), page(&whole));
         assert_eq!(text(&pruned.pruned().unwrap()), text(&pruned), "once is enough");
+        whole.columns[0].command = ["/a/b/gearbox", "serve", "0-1"].map(str::to_owned).to_vec();
+        let shown = &whole.pruned().unwrap().columns[0].command;
+        assert_eq!(shown, &["gearbox", "serve", "0-1"]);
     }
 }

@@ -35,6 +35,8 @@ pub struct Doing {
     pub figures: Vec<&'static str>,
     /// Name of the histogram that is quoted.
     pub histogram: Option<&'static str>,
+    /// Whether the times of the broker's steps are shown.
+    pub steps: bool,
 }
 
 /// A load.
@@ -127,7 +129,11 @@ fn one_run(planned: &Planned, doing: &Doing) -> Result<(Run, String), String> {
     start.settings.extend_from_slice(&doing.settings);
     let broker = start.start()?;
     let run = doing.load.run(&planned.label, &broker);
-    let run = run.map_err(|error| format!("{}, {}: {error}", planned.label, doing.label))?;
+    let mut run = run.map_err(|error| format!("{}, {}: {error}", planned.label, doing.label))?;
+    if doing.steps {
+        // A broker without them has none to show.
+        run.steps = admin::steps(broker.admin).unwrap_or_default();
+    }
     match run.problems.is_empty() {
         true => Ok((run, broker.ready.clone())),
         false => Err(format!("{}, {}: {}", planned.label, doing.label, run.problems.join(", "))),
@@ -157,7 +163,6 @@ impl Work {
             }
             Self::Conn(storm) => conn::measure(&mut run, &target, Some(&watched), storm)?,
         }
-        run.steps = admin::steps(broker.admin).unwrap_or_default();
         Ok(run)
     }
 

@@ -9,12 +9,14 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::cli::{make_folder, positive};
-use crate::compare::columns::{Brokers, COLUMNS};
+use crate::compare::columns::Brokers;
 use crate::compare::finish;
 use crate::compare::series::Planned;
 
-/// Rounds, so that two ranges of runs lie apart by chance only once in 35.
-const ROUNDS: u32 = 4;
+/// Rounds of a storm, as many as a bootstrap needs.
+const STORM_ROUNDS: u32 = 6;
+/// Rounds of a stream, so that two ranges of runs lie apart by chance only once in 35.
+const STREAM_ROUNDS: u32 = 4;
 
 /// Arguments of `experiment`.
 #[derive(clap::Args, Clone, Debug)]
@@ -28,8 +30,11 @@ pub struct Args {
     /// else the working directory].
     #[arg(long)]
     pub disk: Option<PathBuf>,
+    /// stream: messages a second of the runs at a fixed rate.
+    #[arg(long, default_value_t = 20_000.0, value_parser = positive)]
+    pub rate: f64,
     /// stream: seconds of each run at a fixed rate; half of that at full speed.
-    #[arg(long, default_value_t = 2.0, value_parser = positive)]
+    #[arg(long, default_value_t = 2.5, value_parser = positive)]
     pub seconds: f64,
     /// storm: clients that come at once.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
@@ -56,10 +61,13 @@ pub fn run(args: &Args) -> Result<(), String> {
     make_folder(&disk)?;
     // Brokers are started with it, wherever they look from.
     let disk = disk.canonicalize().map_err(|error| format!("{}: {error}", disk.display()))?;
-    let rounds = args.brokers.rounds.unwrap_or(ROUNDS);
+    let rounds = args.brokers.rounds.unwrap_or(match args.name {
+        Name::Storm => STORM_ROUNDS,
+        Name::Stream => STREAM_ROUNDS,
+    });
     let planned = |name: &str| args.brokers.column(name, 1, Some(&disk));
     let columns: Result<Vec<Planned>, String> =
-        COLUMNS.iter().map(|column| planned(column.0)).collect();
+        args.brokers.columns.iter().map(|name| planned(name)).collect();
     let comparisons = match args.name {
         Name::Storm => {
             let one = planned(&args.variants_of)?;

@@ -10,7 +10,7 @@ use crate::scenario::conn::{
     CPU_PER_CONNECT, FROM_DUE, PUSHES_PER_CONNECT, Storm, WAITS_PER_CONNECT, WHOLE_FLEET,
 };
 
-/// Storms in each run; variants have half as many.
+/// Storms in each run.
 const STORMS: u32 = 10;
 /// Seconds that the clients stay, and that they are away.
 const HOLD: f64 = 0.05;
@@ -20,11 +20,11 @@ const PAUSE: f64 = 0.05;
 pub fn columns(args: &Args, columns: &[Planned], rounds: u32) -> Result<Comparison, String> {
     let said = Said {
         title: "Connection storms on the four columns".to_owned(),
-        load: load(args, STORMS, 1),
+        load: load(args),
         notes: asymmetries(),
         aa: false,
     };
-    let cases = [doing(args, "transient", false, STORMS), doing(args, "durable", true, STORMS)];
+    let cases = [doing(args, "transient", false), doing(args, "durable", true)];
     measure(said, columns, &cases, rounds)
 }
 
@@ -32,14 +32,14 @@ pub fn columns(args: &Args, columns: &[Planned], rounds: u32) -> Result<Comparis
 pub fn variants(args: &Args, one: &Planned, rounds: u32) -> Result<Comparison, String> {
     let said = Said {
         title: format!("Variants of {} in storms of durable sessions", one.label),
-        load: load(args, STORMS / 2, 1),
+        load: load(args),
         notes: vec![
             "In the variants on all CPUs the broker and the generator share one of them."
                 .to_owned(),
         ],
         aa: false,
     };
-    let cases = [doing(args, "durable", true, STORMS / 2)];
+    let cases = [doing(args, "durable", true)];
     measure(said, &planned(&one.start), &cases, rounds)
 }
 
@@ -63,14 +63,14 @@ fn planned(start: &Start) -> Vec<Planned> {
     variants.into_iter().map(planned).collect()
 }
 
-fn doing(args: &Args, label: &str, durable: bool, storms: u32) -> Doing {
+fn doing(args: &Args, label: &str, durable: bool) -> Doing {
     Doing {
         label: label.to_owned(),
         settings: Vec::new(),
         load: Work::Conn(Storm {
             clients: args.clients,
             rate: None,
-            rounds: storms,
+            rounds: STORMS,
             durable,
             expiry_s: 3_600,
             hold: HOLD,
@@ -78,13 +78,14 @@ fn doing(args: &Args, label: &str, durable: bool, storms: u32) -> Doing {
         }),
         figures: vec![WHOLE_FLEET, CPU_PER_CONNECT, WAITS_PER_CONNECT, PUSHES_PER_CONNECT],
         histogram: Some(FROM_DUE),
+        steps: true,
     }
 }
 
-fn load(args: &Args, storms: u32, shards: u32) -> String {
+fn load(args: &Args) -> String {
     format!(
-        "{} clients connect at once, {storms} storms in each run, on an empty data directory; in \
-         later storms durable sessions are resumed. {shards} shard unless the column says \
+        "{} clients connect at once, {STORMS} storms in each run, on an empty data directory; in \
+         later storms durable sessions are resumed. 1 shard unless the column says \
          otherwise, {}.",
         args.clients,
         args.brokers.text()

@@ -5,9 +5,10 @@ use super::Args;
 use crate::cli::LoadArgs;
 use crate::compare::Comparison;
 use crate::compare::columns::asymmetries;
-use crate::compare::series::{Doing, Planned, Said, Work, measure, try_out};
+use crate::compare::series::{Doing, Planned, Said, Work, measure};
+use crate::payload::Sizes;
 use crate::result::{
-    CPU_PER_MESSAGE, DELIVERY, LATENESS_P99, PER_CPU_SECOND, PER_SECOND, PER_SYNC,
+    BROKER_CPU, CPU_PER_MESSAGE, DELIVERY, LATENESS_P99, PER_CPU_SECOND, PER_SECOND, PER_SYNC,
 };
 use crate::scenario::stream::{Grid, PAYLOAD_PER_SECOND};
 
@@ -17,43 +18,25 @@ const CASES: [(u32, &str, &str); 4] =
 const PAYLOAD_BYTES: usize = 1_000;
 /// At full speed, messages under way for each producer and topic.
 const WINDOW: u32 = 4;
-/// Of the slowest column's full speed, for latencies.
-const SHARE: f64 = 0.5;
 /// Seconds of silence after which what has not come is lost.
 const QUIET_SECONDS: f64 = 10.0;
 
 /// The four columns.
 pub fn columns(args: &Args, columns: &[Planned], rounds: u32) -> Result<Comparison, String> {
+    let rate = args.rate;
     let mut cases = Vec::new();
     for (side, level, label) in CASES {
-        let case = |load: LoadArgs| Doing {
-            label: label.to_owned(),
-            settings: vec![("durability.level", level)],
-            load: Work::Stream {
-                grid: Grid { producers: side, topics: side, expiry_s: 3_600 },
-                load,
-            },
-            figures: Vec::new(),
-            histogram: None,
-        };
-        let full = Doing {
+        cases.push(Doing {
             label: format!("{label}, full speed"),
             figures: vec![PAYLOAD_PER_SECOND, PER_SECOND, PER_CPU_SECOND, PER_SYNC],
-            ..case(load(None, args.seconds / 2.0)?)
-        };
-        let mut slowest = f64::MAX;
-        for column in columns {
-            let speed = try_out(column, &full)?.value(PER_SECOND).unwrap_or_default();
-            slowest = slowest.min(speed);
-        }
-        let rate = (slowest * SHARE).max(1.0);
-        let steady = Doing {
+            ..doing(side, level, None, args.seconds / 2.0)
+        });
+        cases.push(Doing {
             label: format!("{label}, {rate:.0}/s"),
-            figures: vec![CPU_PER_MESSAGE, PER_SYNC, LATENESS_P99],
+            figures: vec![CPU_PER_MESSAGE, BROKER_CPU, PER_SYNC, LATENESS_P99],
             histogram: Some(DELIVERY),
-            ..case(load(Some(rate), args.seconds)?)
-        };
-        cases.extend([full, steady]);
+            ..doing(side, level, Some(rate), args.seconds)
+        });
     }
     let said = Said {
         title: "Streams on the four columns".to_owned(),
@@ -69,11 +52,6 @@ pub fn columns(args: &Args, columns: &[Planned], rounds: u32) -> Result<Comparis
             "Without fsync (durability.level = os) messages are written to the journal and not \
              synced before they are acknowledged; with it (disk) they are."
                 .to_owned(),
-            format!(
-                "Fixed rates are {:.0} % of the slowest column's full speed in a calibration before \
-                 the rounds.",
-                SHARE * 100.0
-            ),
         ]
         .into_iter()
         .chain(asymmetries())
@@ -83,10 +61,10 @@ pub fn columns(args: &Args, columns: &[Planned], rounds: u32) -> Result<Comparis
     measure(said, columns, &cases, rounds)
 }
 
-fn load(rate: Option<f64>, seconds: f64) -> Result<LoadArgs, String> {
-    Ok(LoadArgs {
+fn doing(side: u32, level: &'static str, rate: Option<f64>, seconds: f64) -> Doing {
+    let load = LoadArgs {
         qos: Some(1),
-        size: PAYLOAD_BYTES.to_string().parse()?,
+        size: Sizes::of_one(PAYLOAD_BYTES),
         rate,
         window: WINDOW,
         unacked: u16::MAX,
@@ -94,5 +72,14 @@ fn load(rate: Option<f64>, seconds: f64) -> Result<LoadArgs, String> {
         warm_up: None,
         quiet: QUIET_SECONDS,
         stop_ms: None,
-    })
+    };
+    let grid = Grid { producers: side, topics: side, expiry_s: 3_600 };
+    Doing {
+        label: String::new(),
+        settings: vec![("durability.level", level)],
+        load: Work::Stream { grid, load },
+        figures: Vec::new(),
+        histogram: None,
+        steps: false,
+    }
 }

@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<(), String> {
             }
         }
     }
-    let documents = read(&args.dir)?;
+    let documents = read(args.keep.as_deref().unwrap_or(&args.dir))?;
     write_pages(&documents, out)?;
     args.page.as_deref().map_or(Ok(()), |page| write_into(page, &documents))
 }
@@ -350,6 +350,23 @@ mod tests {
         let few = comparison(&Comparison { rounds: 3, ..example(2.0) }).unwrap();
         let cells = few.tables[0].rows.iter().map(|row| &row[2]);
         cells.for_each(|cell| assert!(!cell.contains("; "), "too few to compare: {cell}"));
+    }
+
+    #[test]
+    fn what_is_kept_fills_the_place_in_a_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        File::Comparison(Box::new(example(2.0))).write(&at("comparison.json")).unwrap();
+        fs::write(at("page.md"), "# Head\n<!-- figures -->\n<!-- end of figures -->\n").unwrap();
+        let (keep, page) = (Some(at("kept")), Some(at("page.md")));
+        let args = Args { dir: folder.path().to_path_buf(), out: None, page, keep };
+        run(&args).unwrap();
+        let page = fs::read_to_string(at("page.md")).unwrap();
+        assert!(page.starts_with("# Head\n") && page.contains("| p99 of delivery"), "{page}");
+        run(&Args { dir: at("kept"), keep: None, ..args.clone() }).unwrap();
+        assert_eq!(fs::read_to_string(at("page.md")).unwrap(), page, "kept files show the same");
+        fs::write(at("page.md"), "no place").unwrap();
+        assert!(run(&args).unwrap_err().contains("no place"));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::latency::Latencies;
 use crate::stats::Interval;
 
 const SIZE: (u32, u32) = (900, 420);
+/// Room for long names that stand upright.
+const LABELS_BELOW: u32 = 190;
 /// Where the median lies on the axis of percentiles: one in two is beyond.
 const MEDIAN: f64 = std::f64::consts::LOG10_2;
 const COLOURS: [RGBColor; 6] = [
@@ -113,6 +115,7 @@ pub fn groups(
     let width = 0.8 / columns.len().max(1) as f64;
     picture(|root| {
         let mut chart = base(root, title)
+            .x_label_area_size(LABELS_BELOW)
             .build_cartesian_2d(0.0..groups.len() as f64, (low..high).log_scale())
             .map_err(text)?;
         chart
@@ -123,7 +126,7 @@ pub fn groups(
             .y_label_formatter(&|value| format!("{value}"))
             .x_labels(2 * groups.len() + 1)
             .x_label_formatter(&|at| middle(&labels, *at))
-            .x_label_style(("sans-serif", 10))
+            .x_label_style(("sans-serif", 11).into_font().transform(FontTransform::Rotate90))
             .draw()
             .map_err(text)?;
         for (at, label) in columns.iter().enumerate() {

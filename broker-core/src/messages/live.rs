@@ -1,11 +1,13 @@
 //! Which segments of the journal hold something that is still owed.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::sparse::sparse_prefix;
 
 /// Counts of live records per segment, of all shards.
 ///
-/// Bound: one number per segment that is on disk, and one per shard.
+/// Bound: three numbers per segment that is on disk, and one per shard.
 #[derive(Debug)]
 pub(crate) struct Live {
     inner: Mutex<Inner>,
@@ -15,11 +17,21 @@ pub(crate) struct Live {
 struct Inner {
     /// Number of the segment that the first count is for.
     first: u64,
-    counts: VecDeque<i64>,
+    counts: VecDeque<Count>,
     /// Shards that have not counted yet what they found at start.
     uncounted: usize,
     /// Per shard that appends what it has not counted yet: where that begins.
     appending: Vec<Option<u64>>,
+}
+
+/// Of one segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    live: i64,
+    /// All that were live at some time since they were counted first.
+    total: i64,
+    /// What these take.
+    bytes: u64,
 }
 
 impl Live {
@@ -34,8 +46,7 @@ impl Live {
     /// A shard is about to append, in `current` or behind it: from there on all is kept until it
     /// has counted.
     pub fn begin(&self, shard: u8, current: u64) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.appending[usize::from(shard)].get_or_insert(current);
+        self.lock().appending[usize::from(shard)].get_or_insert(current);
     }
 
     /// Changes counts, (segment, by how many) each, after which all that the shard `appended` is
@@ -50,15 +61,12 @@ impl Live {
         current: u64,
         appended: Option<u8>,
     ) -> Option<u64> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.lock();
         for &(segment, by) in changes {
-            let Some(at) = segment.checked_sub(inner.first) else { continue };
-            let at = usize::try_from(at).unwrap_or(usize::MAX);
-            if inner.counts.len() <= at {
-                inner.counts.resize(at + 1, 0);
-            }
-            inner.counts[at] += by;
-            debug_assert!(inner.counts[at] >= 0, "more is done than was owed");
+            let Some(count) = inner.count(segment) else { continue };
+            count.live += by;
+            count.total += by.max(0);
+            debug_assert!(count.live >= 0, "more is done than was owed");
         }
         if let Some(shard) = appended {
             inner.appending[usize::from(shard)] = None;
@@ -69,23 +77,69 @@ impl Live {
         let before = inner.first;
         let uncounted = inner.appending.iter().flatten().min();
         let end = current.saturating_sub(1).min(uncounted.copied().unwrap_or(u64::MAX));
-        while inner.first < end && inner.counts.front().is_none_or(|count| *count <= 0) {
+        while inner.first < end && inner.counts.front().is_none_or(|count| count.live <= 0) {
             inner.counts.pop_front();
             inner.first += 1;
         }
         (inner.first > before).then_some(inner.first)
     }
 
+    /// Records that are live, or about to be, take so much of a segment.
+    pub fn add_bytes(&self, segment: u64, bytes: u64) {
+        if let Some(count) = self.lock().count(segment) {
+            count.bytes += bytes;
+        }
+    }
+
+    /// The segment before which everything that is live is to be moved to the end, as
+    /// [`sparse_prefix`] finds; never one from `end` on, nor one of the last two. At or before the
+    /// oldest one when nothing is to be moved.
+    pub fn sparse(&self, end: u64, current: u64, segment_bytes: u64, nearly_full: bool) -> u64 {
+        let inner = self.lock();
+        let end = end.min(current.saturating_sub(1));
+        let count = end.saturating_sub(inner.first);
+        if inner.uncounted > 0 || count == 0 {
+            return inner.first;
+        }
+        let missing = count.saturating_sub(inner.counts.len() as u64);
+        let mut live_bytes: Vec<_> = inner.counts.iter().map(Count::live_bytes).collect();
+        live_bytes.extend((0..missing).map(|_| 0));
+        live_bytes.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        inner.first + sparse_prefix(&live_bytes, segment_bytes, nearly_full) as u64
+    }
+
     /// A shard has counted all that it found at start.
     pub fn counted(&self) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.lock();
         inner.uncounted = inner.uncounted.saturating_sub(1);
     }
 
     /// How many records are live.
     pub fn records(&self) -> u64 {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.counts.iter().map(|count| u64::try_from(*count).unwrap_or(0)).sum()
+        self.lock().counts.iter().map(|count| u64::try_from(count.live).unwrap_or(0)).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// None: the segment is gone.
+    fn count(&mut self, segment: u64) -> Option<&mut Count> {
+        let at = usize::try_from(segment.checked_sub(self.first)?).ok()?;
+        if self.counts.len() <= at {
+            self.counts.resize(at + 1, Count::default());
+        }
+        self.counts.get_mut(at)
+    }
+}
+
+impl Count {
+    /// An estimate: as if all records had one length.
+    fn live_bytes(&self) -> u64 {
+        let (live, total) = (self.live.max(0) as u128, self.total.max(1) as u128);
+        (u128::from(self.bytes) * live / total) as u64
     }
 }
 
@@ -107,6 +161,25 @@ mod tests {
         assert_eq!(live.change(&[(4, -1)], 9, None), Some(8));
         assert_eq!(live.change(&[(2, 1)], 9, None), None, "of a segment that is gone");
         assert_eq!(live.change(&[(9, 1), (9, -1)], 10, None), Some(9));
+    }
+
+    #[test]
+    fn what_is_owed_in_sparse_segments_is_to_be_moved() {
+        let live = Live::new(3, 1);
+        live.change(&[(3, 10), (4, 10)], 9, None);
+        live.add_bytes(3, 1_000);
+        live.add_bytes(4, 1_000);
+        assert_eq!(live.sparse(u64::MAX, 9, 1_000, false), 3, "not all have counted");
+        live.counted();
+        assert_eq!(live.sparse(u64::MAX, 7, 1_000, false), 3, "half of it is owed");
+        live.change(&[(3, -6)], 9, None);
+        assert_eq!(live.sparse(u64::MAX, 9, 1_000, false), 4);
+        assert_eq!(live.sparse(3, 9, 1_000, false), 3, "nothing there is settled");
+        live.change(&[(3, -4)], 9, None);
+        assert_eq!(live.sparse(u64::MAX, 9, 1_000, false), 8, "with those behind it");
+        assert_eq!(live.sparse(u64::MAX, 9, 1_000, true), 4);
+        live.change(&[(4, -8)], 9, None);
+        assert_eq!(live.sparse(u64::MAX, 9, 1_000, true), 8);
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use journal::{Batch, Journal, Position, Usage};
+use journal::{Batch, Class, Journal, Position, State, Usage};
 use mqtt::topic;
 use rt_abstract::Notify;
 
 use super::live::Live;
-use super::record::Record;
+use super::record::{Origin, Record};
 use super::unsettled::Unsettled;
 use crate::config::{DurabilityConfig, Level};
 use crate::stats::{Kind, Metric};
@@ -34,9 +34,37 @@ pub(crate) enum MailKind {
 
 const KINDS: usize = 2;
 
+/// What a start has read of the journal.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadAtStart {
+    /// Records.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Checkpoints made since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    made: AtomicU64,
+    bytes: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl Checkpoints {
+    /// One more, of so many bytes, for which so many of the journal were read.
+    pub fn made(&self, bytes: u64, read_bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        self.made.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The journal with what shards tell each other about it.
 pub struct Messages {
     journal: Journal,
+    read_at_start: ReadAtStart,
+    checkpoints: Checkpoints,
     live: Live,
     unsettled: Unsettled,
     levels: DurabilityConfig,
@@ -49,11 +77,24 @@ pub struct Messages {
     all_sessions: AtomicUsize,
     /// Wakes the task of a shard that looks at what has become durable or was confirmed.
     wakes: Vec<Arc<Notify>>,
+    /// Per shard, a position: of its publishers' QoS 2 messages that lie before, each has its record of
+    /// being taken, or was found at start. Each has one writer.
+    settled: Vec<AtomicU64>,
+    /// Of what is recorded, how much more may be moved.
+    moved_percent: u8,
+    moved_records: AtomicU64,
+    moved_bytes: AtomicU64,
 }
 
 impl Messages {
-    /// Over a journal that was just opened, for `shards` shards.
-    pub fn new(journal: Journal, shards: usize, levels: DurabilityConfig) -> Self {
+    /// Over a journal that was just opened, for `shards` shards. `moved_percent` is
+    /// [`Config::moved_percent`](crate::Config::moved_percent).
+    pub fn new(
+        journal: Journal,
+        shards: usize,
+        levels: DurabilityConfig,
+        moved_percent: u8,
+    ) -> Self {
         let wakes: Vec<Arc<Notify>> = (0..shards).map(|_| Arc::new(Notify::new())).collect();
         wakes.iter().for_each(|wake| journal.watch(wake.clone()));
         let oldest = journal.segment_of(journal.usage().oldest);
@@ -66,8 +107,23 @@ impl Messages {
             sessions: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             all_sessions: AtomicUsize::new(0),
             wakes,
+            settled: (0..shards).map(|_| AtomicU64::new(0)).collect(),
+            moved_percent,
+            moved_records: AtomicU64::new(0),
+            moved_bytes: AtomicU64::new(0),
             journal,
+            read_at_start: ReadAtStart::default(),
+            checkpoints: Checkpoints::default(),
         }
+    }
+
+    /// What was read at start.
+    pub(crate) fn set_read_at_start(&mut self, read: ReadAtStart) {
+        self.read_at_start = read;
+    }
+
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
     }
 
     /// The journal's figures.
@@ -86,6 +142,9 @@ impl Messages {
         let metric = |kind, name, help, value| Metric { name, kind, help, value };
         let gauge = |name, help, value| metric(Kind::Gauge, name, help, value);
         let counter = |name, help, value| metric(Kind::Counter, name, help, value);
+        let Checkpoints { made, bytes, read_bytes } = &self.checkpoints;
+        let [made, bytes, read_bytes] =
+            [made, bytes, read_bytes].map(|it| it.load(Ordering::Relaxed));
         [
             gauge("journal_segments", "Segments of the journal in use", usage.segments),
             gauge(
@@ -103,7 +162,30 @@ impl Messages {
             counter("journal_records", "Records", usage.records),
             counter("journal_syncs", "Syncs of the journal", usage.syncs),
             counter("journal_synced_bytes", "Bytes synced, padding included", usage.synced_bytes),
+            counter(
+                "journal_moved_records",
+                "Records moved out of old segments",
+                self.moved_records.load(Ordering::Relaxed),
+            ),
+            counter("journal_moved_bytes", "Bytes of the records moved", self.moved_bytes()),
             counter("journal_refused", "Batches that had to wait for room", usage.refused),
+            gauge(
+                "journal_start_read_records",
+                "Records of the journal that the start has read",
+                self.read_at_start.records,
+            ),
+            gauge(
+                "journal_start_read_bytes",
+                "Bytes of the records that the start has read",
+                self.read_at_start.bytes,
+            ),
+            counter("journal_checkpoints", "Checkpoints of the journal's index", made),
+            counter("journal_checkpoint_bytes", "Bytes written for checkpoints", bytes),
+            counter(
+                "journal_checkpoint_read_bytes",
+                "Bytes of the journal read for checkpoints",
+                read_bytes,
+            ),
         ]
         .into_iter()
     }
@@ -198,6 +280,76 @@ impl Messages {
         if let Some(segment) = self.live.change(changes, self.journal.segment_of(at), appended) {
             self.journal.release_before(self.journal.segment_start(segment));
         }
+    }
+
+    /// A unit was appended to a segment, with so many bytes of records that are live now, or nearly.
+    pub(crate) fn add_live_bytes(&self, segment: u64, bytes: u64) {
+        self.live.add_bytes(segment, bytes);
+    }
+
+    /// Of the QoS 2 messages of a shard's publishers that lie before `position`, each has its record
+    /// of being taken, or was found at start.
+    pub(crate) fn set_settled(&self, shard: u8, position: u64) {
+        self.settled[usize::from(shard)].store(position, Ordering::Release);
+    }
+
+    /// The position before which all that is live is to be moved to the end of the log; at the begin
+    /// of the oldest segment, or before it, when nothing is.
+    ///
+    /// What is moved does not tell by which exchange it came in, so none lies there whose message may
+    /// be sent again and would not be known, but for those that [`Messages::say_again`] is for.
+    pub(crate) fn sparse_before(&self) -> Position {
+        let journal = &self.journal;
+        let end = journal.segment_of(self.settled_before());
+        let current = journal.segment_of(journal.usage().end);
+        let nearly_full = journal.state() == State::NearlyFull;
+        let segment = self.live.sparse(end, current, journal.segment_bytes(), nearly_full);
+        journal.segment_start(segment)
+    }
+
+    /// The begin of the segment before which all exchanges are settled, or were found at start.
+    pub(crate) fn settled_before(&self) -> Position {
+        let settled = self.settled.iter().map(|shard| shard.load(Ordering::Acquire)).min();
+        let segment = self.journal.segment_of(Position::new(settled.unwrap_or(0)));
+        self.journal.segment_start(segment)
+    }
+
+    /// Says again, at the end, what is known of exchanges found at start and not taken since, where it
+    /// is said before `before`. The shard that calls it has nothing else to append.
+    pub(crate) fn say_again(&self, shard: u8, before: Position) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        self.begin_append(shard);
+        let mut last = self.journal.usage().oldest;
+        let append = |said: &[(Origin, u64)]| {
+            let mut batch = Batch::new();
+            for &(origin, holder) in said {
+                batch.push(|out| Record::Untaken(origin, holder).encode(out));
+            }
+            let (records, bytes) = (batch.len(), batch.bytes());
+            last = self.journal.append(&mut batch, Class::Always).ok()?.base();
+            self.count_moved(records, bytes);
+            Some(self.journal.segment_of(last))
+        };
+        let changes = self.unsettled.say_again(self.journal.segment_of(before), append);
+        self.change_live(&changes, last, Some(shard));
+    }
+
+    /// How much may be moved, in percent of what else is recorded.
+    pub(crate) fn moved_percent(&self) -> u8 {
+        self.moved_percent
+    }
+
+    /// Records are moved.
+    pub(crate) fn count_moved(&self, records: usize, bytes: usize) {
+        self.moved_records.fetch_add(records as u64, Ordering::Relaxed);
+        self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// How much was moved so far.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
     }
 
     /// Sessions that are not here any more, of those found at start: units that record it, to be

@@ -16,6 +16,8 @@ const SENT: u8 = VERSION | 4;
 const TAKEN: u8 = VERSION | 5;
 const RELEASED: u8 = VERSION | 6;
 const ENDED: u8 = VERSION | 7;
+const MOVED: u8 = VERSION | 8;
+const UNTAKEN: u8 = VERSION | 9;
 
 /// The exchange by which a message came in: a QoS 2 publish of a durable session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +45,13 @@ pub(crate) enum Record<'a> {
     Released(Origin),
     /// All records of this session that stand before mean nothing.
     Ended(u64),
+    /// A message that stood before already, with those that are still owed it; each with the number
+    /// up to which its session had been sent messages. It never says by which exchange it came in:
+    /// the record of its being taken may stand before.
+    Moved(PublishHead<'a>, Vec<(Target<'a>, u64)>),
+    /// This session has the message of an exchange that was not taken so far, as an earlier record
+    /// said, too.
+    Untaken(Origin, u64),
 }
 
 /// A message of a session.
@@ -54,7 +63,7 @@ pub(crate) struct Done {
     pub seq: u64,
 }
 
-/// The message of a [`Record::Publish`].
+/// The message of a [`Record::Publish`] or [`Record::Moved`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishHead<'a> {
     pub qos: QoS,
@@ -106,11 +115,33 @@ pub(crate) fn encode_publish(
     targets: &[u8],
     out: &mut Vec<u8>,
 ) {
+    encode_message(PUBLISH, head, count, targets, out);
+}
+
+/// Appends a [`Record::Moved`] with `count` targets, each encoded by [`encode_target`] and
+/// [`encode_sent`].
+pub(crate) fn encode_moved(
+    head: &PublishHead<'_>,
+    count: usize,
+    targets: &[u8],
+    out: &mut Vec<u8>,
+) {
+    debug_assert!(head.origin.is_none(), "nobody can read it");
+    encode_message(MOVED, head, count, targets, out);
+}
+
+fn encode_message(
+    kind: u8,
+    head: &PublishHead<'_>,
+    count: usize,
+    targets: &[u8],
+    out: &mut Vec<u8>,
+) {
     let flags = head.qos as u8
         | if head.retain { RETAIN } else { 0 }
         | if head.expires_at_ms.is_some() { EXPIRES } else { 0 }
         | if head.origin.is_some() { ORIGIN } else { 0 };
-    out.extend_from_slice(&[PUBLISH, flags]);
+    out.extend_from_slice(&[kind, flags]);
     if let Some(at_ms) = head.expires_at_ms {
         varint(at_ms, out);
     }
@@ -124,7 +155,7 @@ pub(crate) fn encode_publish(
     out.extend_from_slice(targets);
 }
 
-/// Appends one target of a [`Record::Publish`].
+/// Appends one target of a [`Record::Publish`], or of a [`Record::Moved`] its first part.
 #[inline]
 pub(crate) fn encode_target(to: Done, delivery: &Delivery, out: &mut Vec<u8>) {
     let ids = &delivery.subscription_ids;
@@ -143,11 +174,19 @@ pub(crate) fn encode_target(to: Done, delivery: &Delivery, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends the rest of a target of a [`Record::Moved`]: its session was sent messages up to this
+/// number.
+pub(crate) fn encode_sent(sent_seq: u64, out: &mut Vec<u8>) {
+    varint(sent_seq, out);
+}
+
 impl<'a> Record<'a> {
-    /// Appends any record but a publish, which [`encode_publish`] writes.
+    /// Appends any record but a message, which [`encode_publish`] and [`encode_moved`] write.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Publish(..) => debug_assert!(false, "written by encode_publish"),
+            Self::Publish(..) | Self::Moved(..) => {
+                debug_assert!(false, "written by encode_publish and encode_moved");
+            }
             Self::Done(all) => encode_done(all, out),
             Self::Received(done) => {
                 out.push(RECEIVED);
@@ -169,6 +208,11 @@ impl<'a> Record<'a> {
                 out.push(ENDED);
                 varint(*generation, out);
             }
+            Self::Untaken(origin, generation) => {
+                out.push(UNTAKEN);
+                put_origin(*origin, out);
+                varint(*generation, out);
+            }
         }
     }
 
@@ -180,7 +224,7 @@ impl<'a> Record<'a> {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Err(RecordError::Invalid("length"));
         };
-        let mut reader = Reader { rest };
+        let mut reader = Reader::new(rest);
         let record = match kind {
             PUBLISH => reader.publish()?,
             DONE => {
@@ -193,19 +237,21 @@ impl<'a> Record<'a> {
             TAKEN => Self::Taken(reader.origin()?),
             RELEASED => Self::Released(reader.origin()?),
             ENDED => Self::Ended(reader.generation()?),
+            MOVED => reader.moved()?,
+            UNTAKEN => Self::Untaken(reader.origin()?, reader.generation()?),
             _ => return Err(RecordError::Newer(kind)),
         };
         if reader.rest.is_empty() { Ok(record) } else { Err(RecordError::Invalid("length")) }
     }
 
-    /// Reads the message of a [`Record::Publish`], and not whom it is owed to.
+    /// Reads the message of a [`Record::Publish`] or [`Record::Moved`], and not whom it is owed to.
     ///
     /// # Errors
     /// As [`Record::decode`], and when it is another record.
     pub fn decode_message(bytes: &'a [u8]) -> Result<PublishHead<'a>, RecordError> {
         match bytes.split_first() {
-            Some((&PUBLISH, rest)) => Reader { rest }.publish_head(),
-            Some((&kind @ (DONE..=ENDED), _)) => Err(RecordError::NoMessage(kind)),
+            Some((&(PUBLISH | MOVED), rest)) => Reader::new(rest).publish_head(),
+            Some((&kind @ (DONE..=ENDED | UNTAKEN), _)) => Err(RecordError::NoMessage(kind)),
             Some((&kind, _)) => Err(RecordError::Newer(kind)),
             None => Err(RecordError::Invalid("length")),
         }
@@ -220,7 +266,7 @@ pub(crate) fn encode_done(all: &[Done], out: &mut Vec<u8>) {
 }
 
 #[inline]
-fn varint(mut value: u64, out: &mut Vec<u8>) {
+pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -228,7 +274,7 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
@@ -240,22 +286,42 @@ fn put_done(done: Done, out: &mut Vec<u8>) {
     varint(done.seq, out);
 }
 
-fn put_origin(origin: Origin, out: &mut Vec<u8>) {
+pub(super) fn put_origin(origin: Origin, out: &mut Vec<u8>) {
     debug_assert!(origin.generation > 0, "nobody can read {origin:?}");
     varint(origin.generation, out);
     varint(origin.id.get().into(), out);
 }
 
-struct Reader<'a> {
+/// Takes fields from the front; each says what it is called when it is none.
+pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
+    pub fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     fn publish(&mut self) -> Result<Record<'a>, RecordError> {
         let head = self.publish_head()?;
         let count = self.count("number of sessions", 3)?;
         let targets: Result<_, _> = (0..count).map(|_| self.target()).collect();
         Ok(Record::Publish(head, targets?))
+    }
+
+    fn moved(&mut self) -> Result<Record<'a>, RecordError> {
+        let head = self.publish_head()?;
+        if head.origin.is_some() {
+            return Err(RecordError::Invalid("flags"));
+        }
+        let count = self.count("number of sessions", 4)?;
+        let targets: Result<_, _> =
+            (0..count).map(|_| Ok((self.target()?, self.sent()?))).collect();
+        Ok(Record::Moved(head, targets?))
     }
 
     fn publish_head(&mut self) -> Result<PublishHead<'a>, RecordError> {
@@ -300,35 +366,41 @@ impl<'a> Reader<'a> {
 
     fn done(&mut self) -> Result<Done, RecordError> {
         let generation = self.generation()?;
-        let seq = self.varint("number")?;
-        // Numbers begin at 1 and have room for more behind them.
-        if seq == 0 || seq > u64::MAX >> 1 {
-            return Err(RecordError::Invalid("number"));
+        match self.sent()? {
+            0 => Err(RecordError::Invalid("number")),
+            seq => Ok(Done { generation, seq }),
         }
-        Ok(Done { generation, seq })
     }
 
-    fn generation(&mut self) -> Result<u64, RecordError> {
+    /// The number of a message; 0 before the first one. There is room for more behind it.
+    fn sent(&mut self) -> Result<u64, RecordError> {
+        let seq = self.varint("number")?;
+        if seq > u64::MAX >> 1 { Err(RecordError::Invalid("number")) } else { Ok(seq) }
+    }
+
+    pub fn generation(&mut self) -> Result<u64, RecordError> {
         match self.varint("session")? {
             0 => Err(RecordError::Invalid("session")),
             generation => Ok(generation),
         }
     }
 
-    fn origin(&mut self) -> Result<Origin, RecordError> {
-        let generation = self.generation()?;
+    pub fn origin(&mut self) -> Result<Origin, RecordError> {
+        Ok(Origin { generation: self.generation()?, id: self.packet_id()? })
+    }
+
+    pub fn packet_id(&mut self) -> Result<PacketId, RecordError> {
         let id = u16::try_from(self.varint("packet identifier")?).ok().and_then(PacketId::new);
-        let id = id.ok_or(RecordError::Invalid("packet identifier"))?;
-        Ok(Origin { generation, id })
+        id.ok_or(RecordError::Invalid("packet identifier"))
     }
 
     /// A number of items that take at least `each` bytes, so that no length is trusted.
-    fn count(&mut self, what: &'static str, each: usize) -> Result<usize, RecordError> {
+    pub fn count(&mut self, what: &'static str, each: usize) -> Result<usize, RecordError> {
         let count = usize::try_from(self.varint(what)?).ok();
         count.filter(|count| *count <= self.rest.len() / each).ok_or(RecordError::Invalid(what))
     }
 
-    fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
+    pub fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
         std::str::from_utf8(self.bytes(what)?).map_err(|_| RecordError::Invalid(what))
     }
 
@@ -339,13 +411,13 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    fn byte(&mut self, what: &'static str) -> Result<u8, RecordError> {
+    pub fn byte(&mut self, what: &'static str) -> Result<u8, RecordError> {
         let (&byte, rest) = self.rest.split_first().ok_or(RecordError::Invalid(what))?;
         self.rest = rest;
         Ok(byte)
     }
 
-    fn varint(&mut self, what: &'static str) -> Result<u64, RecordError> {
+    pub fn varint(&mut self, what: &'static str) -> Result<u64, RecordError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte(what)?;

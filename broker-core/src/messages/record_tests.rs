@@ -12,21 +12,29 @@ fn done(generation: u64, seq: u64) -> Done {
     Done { generation, seq }
 }
 
+fn put_target(target: &Target<'_>, out: &mut Vec<u8>) {
+    let delivery = Delivery {
+        qos: target.qos,
+        retain: target.retain,
+        subscription_ids: target.subscription_ids.clone(),
+        share: target.share.map(Arc::from),
+    };
+    encode_target(target.to, &delivery, out);
+}
+
 fn bytes_of(record: &Record<'_>) -> Vec<u8> {
-    let mut out = Vec::new();
+    let (mut encoded, mut out) = (Vec::new(), Vec::new());
     match record {
         Record::Publish(head, targets) => {
-            let mut encoded = Vec::new();
-            for target in targets {
-                let delivery = Delivery {
-                    qos: target.qos,
-                    retain: target.retain,
-                    subscription_ids: target.subscription_ids.clone(),
-                    share: target.share.map(Arc::from),
-                };
-                encode_target(target.to, &delivery, &mut encoded);
-            }
+            targets.iter().for_each(|target| put_target(target, &mut encoded));
             encode_publish(head, targets.len(), &encoded, &mut out);
+        }
+        Record::Moved(head, targets) => {
+            for (target, sent_seq) in targets {
+                put_target(target, &mut encoded);
+                encode_sent(*sent_seq, &mut encoded);
+            }
+            encode_moved(head, targets.len(), &encoded, &mut out);
         }
         other => other.encode(&mut out),
     }
@@ -71,9 +79,15 @@ fn golden_bytes() {
         share: Some("$share/g/t"),
     };
     golden(
-        Record::Publish(publish("t", b"hi"), vec![plain]),
+        Record::Publish(publish("t", b"hi"), vec![plain.clone()]),
         b"\x11\x01\x01t\x00\x02hi\x01\x01\xac\x02\x07",
     );
+    golden(
+        Record::Moved(publish("t", b"hi"), vec![(plain, 6)]),
+        b"\x18\x01\x01t\x00\x02hi\x01\x01\xac\x02\x07\x06",
+    );
+    golden(Record::Moved(publish("t", b""), vec![]), b"\x18\x01\x01t\x00\x00\x00");
+    golden(Record::Untaken(Origin { generation: 1, id: id(2) }, 300), b"\x19\x01\x02\xac\x02");
     let head = PublishHead {
         qos: QoS::ExactlyOnce,
         retain: true,
@@ -102,7 +116,8 @@ fn what_is_no_record_is_told_apart() {
     };
     invalid(b"", "length");
     invalid(b"\x21\x01", "newer");
-    invalid(b"\x18\x01", "newer");
+    invalid(b"\x1a\x01", "newer");
+    invalid(b"\x18\x11\x01\x01\x01t\x00\x00\x00", "flags");
     invalid(b"\x13\x01\x02\x00", "length");
     invalid(b"\x13\x00\x02", "session");
     invalid(b"\x13\x01\x00", "number");
@@ -153,11 +168,17 @@ proptest! {
             subscription_ids: SmallVec::from_slice(ids),
             share: share.as_deref(),
         });
-        let record = Record::Publish(head, targets.collect());
-        let bytes = bytes_of(&record);
-        prop_assert!(reads_as(&bytes, &record));
-        for len in 0..bytes.len() {
-            prop_assert!(Record::decode(&bytes[..len]).is_err(), "cut at {}", len);
+        let targets: Vec<_> = targets.collect();
+        let sent = targets.iter().map(|target| (target.clone(), target.to.seq / 2)).collect();
+        let moved = Record::Moved(PublishHead { origin: None, ..head }, sent);
+        for record in [Record::Publish(head, targets), moved] {
+            let bytes = bytes_of(&record);
+            prop_assert!(reads_as(&bytes, &record));
+            let message = Record::decode_message(&bytes).expect("a message");
+            prop_assert_eq!(message.payload, &payload[..]);
+            for len in 0..bytes.len() {
+                prop_assert!(Record::decode(&bytes[..len]).is_err(), "cut at {}", len);
+            }
         }
     }
 
@@ -170,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..100), kind in 0x11..0x18_u8) {
+    fn hostile_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..100), kind in 0x11..0x1a_u8) {
         let mut bytes = bytes;
         if let Some(first) = bytes.first_mut() {
             *first = kind;

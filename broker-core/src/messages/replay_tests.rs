@@ -2,7 +2,7 @@ use mqtt::session::{QueueBounds, QueueFull, ReadAhead, Step};
 use mqtt::wire::QoS;
 
 use super::super::message_of;
-use super::super::record::{Done, encode_publish, encode_target};
+use super::super::record::{Done, encode_moved, encode_publish, encode_sent, encode_target};
 use super::*;
 
 const BOUNDS: QueueBounds =
@@ -28,6 +28,17 @@ impl Log {
     }
 
     fn publish(&mut self, payload: &str, origin: Option<Origin>, targets: &[(u64, u64)]) -> u64 {
+        self.message(payload, origin, targets, None)
+    }
+
+    /// A publish, or one that was moved: its sessions were sent messages up to a number.
+    fn message(
+        &mut self,
+        payload: &str,
+        origin: Option<Origin>,
+        targets: &[(u64, u64)],
+        moved: Option<u64>,
+    ) -> u64 {
         let head = PublishHead {
             qos: QoS::ExactlyOnce,
             retain: false,
@@ -42,8 +53,14 @@ impl Log {
         let (mut encoded, mut out) = (Vec::new(), Vec::new());
         for &(generation, seq) in targets {
             encode_target(Done { generation, seq }, &delivery, &mut encoded);
+            if let Some(sent_seq) = moved {
+                encode_sent(sent_seq, &mut encoded);
+            }
         }
-        encode_publish(&head, targets.len(), &encoded, &mut out);
+        match moved {
+            None => encode_publish(&head, targets.len(), &encoded, &mut out),
+            Some(_) => encode_moved(&head, targets.len(), &encoded, &mut out),
+        }
         self.push(&out)
     }
 
@@ -101,7 +118,7 @@ fn what_is_not_done_is_owed_in_the_order_of_numbers() {
     let mut log = Log::new();
     log.publish("a", None, &[(1, 1), (2, 1)]);
     log.publish("c", None, &[(1, 3)]);
-    log.publish("b", None, &[(1, 2)]); // moved to the end of the log
+    log.publish("b", None, &[(1, 2)]);
     log.publish("d", None, &[(1, 4), (1, 5)]);
     log.record(Record::Sent(done(1, 2)));
     log.record(Record::Received(done(1, 1)));
@@ -110,6 +127,46 @@ fn what_is_not_done_is_owed_in_the_order_of_numbers() {
     assert_eq!(log.owed(1), ["release 2", "b 3 again", "c 4", "d 6"]);
     assert_eq!(log.owed(2), [""; 0]);
     assert_eq!(log.replay.messages(), 0);
+}
+
+#[test]
+fn what_was_moved_is_owed_once_and_as_it_was() {
+    // The begin of the log may be there still, or not.
+    for begins in [true, false] {
+        let mut log = Log::new();
+        if begins {
+            log.publish("a", Some(origin(9, 1)), &[(1, 1), (2, 1)]);
+            log.publish("b", None, &[(1, 2)]);
+            log.record(Record::Sent(done(1, 1)));
+            log.record(Record::Taken(origin(9, 1)));
+            log.record(Record::Done(vec![done(2, 1)]));
+        }
+        log.publish("c", None, &[(1, 3)]);
+        log.message("a", None, &[(1, 1)], Some(1));
+        log.message("b", None, &[(1, 2)], Some(1));
+        log.replay.finish();
+        assert_eq!(log.replay.take(9).is_some(), begins, "no exchange of it is open by a move");
+        assert_eq!(log.owed(1), ["a 2 again", "b 3", "c 4"]);
+        assert_eq!(log.owed(2), [""; 0]);
+    }
+    let mut log = Log::new();
+    log.message("a", None, &[(1, 1)], Some(70));
+    let (outgoing, _) = log.replay.take(1).expect("recorded").into_halves();
+    assert_eq!(outgoing.next_seq(), 71 + SKIPPED, "numbers that were used are not used again");
+}
+
+#[test]
+fn what_is_untaken_stays_known_where_it_is_told_last() {
+    let mut log = Log::new();
+    log.publish("a", Some(origin(9, 1)), &[(1, 1), (2, 1)]);
+    log.publish("b", Some(origin(9, 2)), &[(1, 2)]);
+    let again = Place::at(log.record(Record::Untaken(origin(9, 1), 1)));
+    log.record(Record::Untaken(origin(9, 2), 1));
+    log.record(Record::Taken(origin(9, 2)));
+    log.replay.finish();
+    let recorded = log.replay.take(1).expect("recorded");
+    assert_eq!(recorded.unsettled, [(origin(9, 1), again)]);
+    assert_eq!(log.replay.take(2).expect("recorded").unsettled.len(), 1);
 }
 
 #[test]

@@ -23,6 +23,9 @@ pub(crate) struct Unsettled {
     count: AtomicUsize,
 }
 
+/// Exchanges that [`Unsettled::say_again`] takes at once: some kilobytes, which fit into any segment.
+const SAID_AT_ONCE: usize = 256;
+
 /// The session that has the message, and the segment.
 type Pins = SmallVec<[(u64, u64); 1]>;
 
@@ -35,7 +38,8 @@ impl Unsettled {
         self.with(|pins| pins.entry(origin).or_default().push((of, segment)));
     }
 
-    /// The record of the message being taken is appended.
+    /// The record of the message being taken is about to be appended. Until it is, the changes are to
+    /// wait: what tells of the message is needed so long.
     pub fn settle(&self, origin: Origin) -> Changes {
         self.end(origin..=origin)
     }
@@ -64,6 +68,41 @@ impl Unsettled {
         })
     }
 
+    /// Says again what segments before `before` say, of 256 exchanges at most: `append` is given who
+    /// has the message of which exchange, and appends that, in the segment that it gives. Meanwhile no
+    /// exchange is [settled](Self::settle), and those that were are not among these: so it stands
+    /// before the record of their being taken.
+    pub fn say_again(
+        &self,
+        before: u64,
+        append: impl FnOnce(&[(Origin, u64)]) -> Option<u64>,
+    ) -> Changes {
+        if self.is_empty() {
+            return Changes::new();
+        }
+        self.with(|pins| {
+            let old = |pins: &Pins| pins.iter().any(|(_, segment)| *segment < before);
+            let found: Vec<_> =
+                pins.iter_mut().filter(|(_, pins)| old(pins)).take(SAID_AT_ONCE).collect();
+            let said = found.iter().flat_map(|(origin, pins)| {
+                let old = pins.iter().filter(|(_, segment)| *segment < before);
+                old.map(|(holder, _)| (**origin, *holder))
+            });
+            let said: Vec<_> = said.collect();
+            let Some(to) = (!said.is_empty()).then(|| append(&said)).flatten() else {
+                return Changes::new();
+            };
+            let mut changes = Changes::new();
+            for pin in found.into_iter().flat_map(|(_, pins)| pins.iter_mut()) {
+                if pin.1 < before {
+                    changes.extend([(to, 1), (pin.1, -1)]);
+                    pin.1 = to;
+                }
+            }
+            changes
+        })
+    }
+
     fn end(&self, origins: RangeInclusive<Origin>) -> Changes {
         if self.is_empty() {
             return Changes::new();
@@ -75,8 +114,9 @@ impl Unsettled {
         })
     }
 
+    /// Whether there is none: nearly always.
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
@@ -116,5 +156,25 @@ mod tests {
         assert!(unsettled.end_publisher(1).is_empty());
         assert_eq!(sorted(unsettled.settle(origin(2, 1))), [(6, -1)]);
         assert!(unsettled.is_empty());
+    }
+
+    #[test]
+    fn what_is_unsettled_is_said_again_until_it_is_settled() {
+        let unsettled = Unsettled::default();
+        let none = |_: &[(Origin, u64)]| -> Option<u64> { panic!("there is nothing to say") };
+        assert!(unsettled.say_again(9, none).is_empty());
+        for (id, of, segment) in [(1, 7, 3), (1, 8, 5), (2, 7, 4), (3, 7, 3)] {
+            unsettled.add(origin(1, id), of, segment);
+        }
+        let _ = unsettled.settle(origin(1, 3));
+        assert!(unsettled.say_again(3, none).is_empty());
+        assert!(unsettled.say_again(5, |_| None).is_empty(), "there is no room");
+        let changes = unsettled.say_again(5, |said| {
+            assert_eq!(said, [(origin(1, 1), 7), (origin(1, 2), 7)]);
+            Some(9)
+        });
+        assert_eq!(sorted(changes), [(3, -1), (4, -1), (9, 1), (9, 1)]);
+        assert!(unsettled.say_again(5, none).is_empty());
+        assert_eq!(sorted(unsettled.end_publisher(1)), [(5, -1), (9, -1), (9, -1)]);
     }
 }

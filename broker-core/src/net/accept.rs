@@ -12,7 +12,7 @@ use super::connection::serve_connection;
 use super::core::{Core, enter};
 use crate::config::Level;
 use crate::node::Node;
-use crate::shard::{LANES, Lane, Mail};
+use crate::shard::{Arrival, LANES, Lane, Mail};
 
 /// How long accepting rests after an error such as "too many open files".
 const REST_AFTER_ERROR: Duration = Duration::from_millis(50);
@@ -30,12 +30,12 @@ pub(super) async fn accept_loop<R: Runtime>(
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                core.with(|core| core.shard.count_accepted());
+                let times = core.with(|core| core.shard.accepted());
                 drop(R::spawn(serve_connection::<R>(
                     node.clone(),
                     core.clone(),
                     stream,
-                    (peer.into(), level),
+                    Arrival { origin: peer.into(), level, times },
                     BytesMut::new(),
                 )));
             }
@@ -88,9 +88,7 @@ pub(super) async fn mail_loop<R: Runtime>(
             for mail in batch.drain(..) {
                 match mail {
                     Mail::Publish(remote) => core.shard.on_mail(&remote, now_ms),
-                    Mail::Adopt(fd, origin, level, bytes) => {
-                        sockets.push((fd, (origin, level), bytes));
-                    }
+                    Mail::Adopt(socket, arrival, bytes) => sockets.push((socket, arrival, bytes)),
                     Mail::Stop => stop = true,
                 }
             }
@@ -100,14 +98,14 @@ pub(super) async fn mail_loop<R: Runtime>(
         }
         // Mail may come faster than it is written out: the writers get their turn.
         R::yield_now().await;
-        for (fd, origin, bytes) in sockets.drain(..) {
-            match R::adopt(fd) {
+        for (socket, arrival, bytes) in sockets.drain(..) {
+            match R::adopt(socket) {
                 Ok(stream) => {
                     drop(R::spawn(serve_connection::<R>(
                         node.clone(),
                         core.clone(),
                         stream,
-                        origin,
+                        arrival,
                         bytes,
                     )));
                 }

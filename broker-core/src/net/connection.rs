@@ -11,24 +11,20 @@ use mqtt::access::PasswordCheck;
 use rt_abstract::{AsyncRead, Runtime, Shared, Stream};
 
 use super::core::{Core, enter};
-use crate::config::Level;
-use crate::node::{ConnectStep, Node};
-use crate::shard::{Commit, ConnKey, Lane, Mail, Next, Origin, Received, Verified};
+use crate::node::Node;
+use crate::shard::{Arrival, Commit, ConnKey, Lane, Mail, Next, Received, Verified};
 
 /// Serves a socket until its end. `first` holds what another shard has read from it already.
 pub(super) async fn serve_connection<R: Runtime>(
     node: Arc<Node>,
     core: Shared<Core<R>>,
     mut stream: R::Stream,
-    (origin, level): (Origin, Level),
+    arrival: Arrival,
     first: BytesMut,
 ) {
     let closer = stream.closer();
-    let opened = enter(&core, |core, now_ms| {
-        let key = core.open(closer, now_ms)?;
-        core.shard.set_origin(key, origin, level);
-        Some(key)
-    });
+    let (origin, level) = (arrival.origin, arrival.level);
+    let opened = enter(&core, |core, now_ms| core.open(closer, arrival, now_ms));
     let Some(key) = opened else { return };
     let mut end = EndGuard { core: Some(core), key };
     let Some(core) = end.core.clone() else { return };
@@ -40,9 +36,10 @@ pub(super) async fn serve_connection<R: Runtime>(
     if let Some(Next::Handoff(owner)) = next {
         // The closer goes first: a descriptor is given up only by its last holder.
         end.core = None;
-        enter(&core, |core, _| core.hand_off(key));
+        let times = enter(&core, |core, _| core.hand_off(key));
+        let arrival = Arrival { origin, level, times };
         // Boxed like the other things that happen once.
-        Box::pin(hand_off::<R>(&node, stream, owner, (origin, level), handoff)).await;
+        Box::pin(hand_off::<R>(&node, stream, owner, arrival, handoff)).await;
         return;
     }
     let (mut read, write) = stream.into_split();
@@ -100,15 +97,23 @@ async fn verify<R: Runtime>(
     key: ConnKey,
     check: Box<PasswordCheck>,
 ) -> Next {
-    let verified = match R::spawn_blocking(move || check.run()).await {
-        Ok(true) => Verified::Right,
-        Ok(false) => Verified::Wrong,
+    let checking = R::spawn_blocking(move || {
+        let begin = R::now();
+        (check.run(), R::now() - begin)
+    });
+    let (verified, ran) = match checking.await {
+        Ok((true, ran)) => (Verified::Right, ran),
+        Ok((false, ran)) => (Verified::Wrong, ran),
         Err(panicked) => {
             tracing::error!(%panicked, "verifying a password failed");
-            Verified::Failed
+            (Verified::Failed, Duration::ZERO)
         }
     };
-    enter(core, |core, now_ms| core.shard.on_verified(key, verified, now_ms)).next
+    enter(core, |core, now_ms| {
+        core.shard.ran_elsewhere(key, ran);
+        core.shard.on_verified(key, verified, now_ms)
+    })
+    .next
 }
 
 /// Has the metadata commit what a connection asked for, and tells the shard. The socket is not read
@@ -119,29 +124,12 @@ async fn propose<R: Runtime>(
     key: ConnKey,
     mut commit: Box<Commit>,
 ) -> Next {
-    let opens_session = commit.opens_session();
-    let proposed = R::now();
     let result = match node.meta() {
         Some(meta) => meta.propose(commit.take_commands()).await,
         None => Err(meta::ProposeError::Stopped),
     };
-    let answered = R::now();
-    let next =
-        enter(core, |core, now_ms| core.shard.on_committed(key, *commit, result, now_ms)).next;
-    if opens_session {
-        let (waited, ran) = (answered - proposed, R::now() - answered);
-        node.connect_steps().add(ConnectStep::SessionProcessWait, waited);
-        node.connect_steps().add(ConnectStep::SessionProcessRun, ran);
-        if waited > SLOW && node.may_log_slow(answered) {
-            let (waited_ms, ran_us) = (waited.as_millis(), ran.as_micros());
-            tracing::warn!(waited_ms, ran_us, "slow CONNECT: session_process");
-        }
-    }
-    next
+    enter(core, |core, now_ms| core.shard.on_committed(key, *commit, result, now_ms)).next
 }
-
-/// A CONNECT that waits longer for its session is logged, though not more than one per second.
-const SLOW: Duration = Duration::from_millis(200);
 
 /// One read and everything that follows from it; `None` when the socket has ended.
 async fn read_once<R: Runtime>(
@@ -169,13 +157,13 @@ async fn hand_off<R: Runtime>(
     node: &Node,
     stream: R::Stream,
     owner: u8,
-    (origin, level): (Origin, Level),
+    arrival: Arrival,
     bytes: BytesMut,
 ) {
     let _counted = node.fabric().count_moving();
     let mailbox = node.fabric().mailbox(owner);
-    let mut mail = match stream.into_fd() {
-        Ok(fd) => Mail::Adopt(fd, origin, level, bytes),
+    let mut mail = match stream.into_socket() {
+        Ok(socket) => Mail::Adopt(socket, arrival, bytes),
         Err(error) => {
             tracing::warn!(%error, "cannot hand a socket over");
             return;

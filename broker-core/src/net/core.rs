@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use rt_abstract::{Closer, Notify, Runtime, Shared, Stream};
 
-use crate::shard::{ConnKey, Shard};
+use crate::shard::{Arrival, ConnKey, ConnectTimes, Shard};
 
 pub(super) type WriteHalf<R> = <<R as Runtime>::Stream as Stream>::WriteHalf;
 pub(super) type StreamCloser<R> = <<R as Runtime>::Stream as Stream>::Closer;
@@ -42,9 +42,10 @@ pub(super) fn enter<R: Runtime, T>(
     core: &Shared<Core<R>>,
     f: impl FnOnce(&mut Core<R>, u64) -> T,
 ) -> T {
-    let now_ms = R::now().as_millis();
+    let now = R::now();
     core.with(|core| {
-        let result = f(core, now_ms);
+        core.shard.begin_turn(now);
+        let result = f(core, now.as_millis());
         core.settle();
         result
     })
@@ -93,14 +94,23 @@ impl<R: Runtime> Core<R> {
     }
 
     /// Opens a connection for a socket that is not split yet.
-    pub(super) fn open(&mut self, closer: StreamCloser<R>, now_ms: u64) -> Option<ConnKey> {
+    pub(super) fn open(
+        &mut self,
+        closer: StreamCloser<R>,
+        arrival: Arrival,
+        now_ms: u64,
+    ) -> Option<ConnKey> {
+        let Arrival { origin, level, times } = arrival;
+        let times = self.shard.begin_building(times);
         let key = self.shard.open(now_ms)?;
+        self.shard.set_origin(key, origin, level);
         let at = key.0 as usize;
         if self.links.len() <= at {
             self.links.resize_with(at + 1, || None);
         }
         debug_assert!(self.links[at].is_none(), "a freed connection lets its socket go at once");
         self.links[at] = Some(Link { closer, write: None, reader: None, listed: false });
+        self.shard.set_times(key, times);
         Some(key)
     }
 
@@ -112,9 +122,11 @@ impl<R: Runtime> Core<R> {
         }
     }
 
-    /// Forgets the socket, which goes to another shard.
-    pub(super) fn hand_off(&mut self, key: ConnKey) {
+    /// Forgets the socket, which goes to another shard with what its CONNECT has taken.
+    pub(super) fn hand_off(&mut self, key: ConnKey) -> Option<Box<ConnectTimes>> {
+        let times = self.shard.take_times(key);
         self.shard.on_handed_off(key);
+        times
     }
 
     /// The next connection to write to, with its write half.

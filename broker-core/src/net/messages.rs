@@ -1,13 +1,16 @@
 //! The journal of messages from start to end: read before the first client is accepted, written by a
 //! task of its own, and what has become durable is told to the shards.
 
+use std::error::Error;
 use std::sync::Arc;
 
-use journal::{Class, Refused};
+use futures_util::future::join;
+use journal::{Class, Journal, OpenError, Options, Position, Refused, Writer, remove_checkpoint};
 use rt_abstract::{Notify, Runtime, Shared, Shutdown};
 
+use super::checkpoint::Keeper;
 use super::core::{Core, enter};
-use crate::messages::{Messages, Replay};
+use crate::messages::{Checkpoint, Messages, ReadAtStart, Replay, load_checkpoint};
 use crate::node::Node;
 
 /// Opens the journal of the node's configuration, gives its shards what is in it, and writes it
@@ -19,21 +22,89 @@ pub async fn run_journal<R: Runtime>(node: Arc<Node>, stop: Shutdown) -> Result<
     let Some(options) = node.config().journal.clone() else {
         return Err("there is no journal to be run".into());
     };
-    let mut replay = Replay::new();
-    let visit = |position: journal::Position, record: &[u8]| replay.visit(position.get(), record);
-    let (journal, writer) =
-        journal::open::<R>(options, None, visit).await.map_err(|error| error.to_string())?;
-    replay.finish();
+    let dir = options.dir.clone();
+    let Opened { journal, writer, mut replay, checkpoint, read } = open::<R>(options).await?;
     let usage = journal.usage();
+    replay.forget_before(usage.oldest.get());
+    replay.finish();
+    let first = checkpoint.map_or(usage.oldest, |checkpoint| checkpoint.mark.position());
     tracing::info!(
         messages = replay.messages(),
         segments = usage.segments,
-        "messages read from the journal"
+        read_from_segment = journal.segment_of(first),
+        read_records = read.records,
+        read_bytes = read.bytes,
+        checkpoint = checkpoint.is_some(),
+        "messages found in the journal"
     );
-    let (shards, levels) = (node.fabric().shards(), node.config().durability.clone());
-    node.set_messages(Messages::new(journal, shards, levels), replay);
+    let (shards, config) = (node.fabric().shards(), node.config());
+    let levels = config.durability.clone();
+    let mut messages = Messages::new(journal, shards, levels, config.moved_percent);
+    messages.set_read_at_start(read);
+    let messages = Arc::new(messages);
+    let keeper = Keeper::new(messages.clone(), dir, checkpoint);
+    node.set_messages(messages, replay);
     drop(node);
-    writer.run(stop).await.map_err(|error| error.to_string())
+    let over = Shutdown::new();
+    let write = async {
+        let result = writer.run(stop).await;
+        over.trigger();
+        result
+    };
+    let (result, ()) = join(write, keeper.keep::<R>(&over)).await;
+    result.map_err(|error| error.to_string())
+}
+
+struct Opened<R: Runtime> {
+    journal: Journal,
+    writer: Writer<R>,
+    replay: Replay,
+    /// What the start began with.
+    checkpoint: Option<Checkpoint>,
+    read: ReadAtStart,
+}
+
+/// Opens the journal behind its checkpoint or, when that is of no use, from the oldest record on. It is
+/// removed then: it would be right until sessions, of which nothing is left but in it, are numbered anew.
+async fn open<R: Runtime>(options: Options) -> Result<Opened<R>, String> {
+    let mut replay = Replay::new();
+    let loaded = load_checkpoint::<R>(&options.dir, &mut replay).await;
+    let mut checkpoint = match loaded {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => {
+            replay = give_up::<R>(&options, &error).await?;
+            None
+        }
+    };
+    loop {
+        let mut read = ReadAtStart::default();
+        let visit = |position: Position, record: &[u8]| {
+            read.records += 1;
+            read.bytes += record.len() as u64;
+            replay.visit(position.get(), record)
+        };
+        let after = checkpoint.map(|checkpoint| checkpoint.mark);
+        match journal::open::<R>(options.clone(), after, visit).await {
+            Ok((journal, writer)) => {
+                return Ok(Opened { journal, writer, replay, checkpoint, read });
+            }
+            Err(error @ OpenError::NoMark { .. }) if checkpoint.is_some() => {
+                replay = give_up::<R>(&options, &error).await?;
+                checkpoint = None;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// All of the journal is to be read.
+async fn give_up<R: Runtime>(
+    options: &Options,
+    why: &(dyn Error + Sync),
+) -> Result<Replay, String> {
+    tracing::warn!("the whole journal is read: {why}");
+    remove_checkpoint::<R>(&options.dir).await.map_err(|error| error.to_string())?;
+    Ok(Replay::new())
 }
 
 /// Gives a shard what the journal has for its sessions, which it has already.

@@ -53,6 +53,7 @@ pub async fn serve<R: Runtime>(
         now_ms,
     );
     shard.set_access(node.access().clone());
+    shard.measure_steps(R::now, node.connect_steps().clone());
     if id == 0
         && let Some(sys) =
             Sys::new(node.config().sys_interval_s, node.shard_stats().clone(), now_ms)
@@ -115,9 +116,9 @@ pub async fn serve<R: Runtime>(
         // Not earlier: a will that is due finds the sessions of all shards.
         let ticking = tick_loop(node.clone(), core.clone(), id, stopped.clone());
         tasks.push(spawn_vital::<R, _>(&node, ticking));
-        for (at, fd) in node.listening_sockets()?.into_iter().enumerate() {
+        for (at, socket) in node.listening_sockets()?.into_iter().enumerate() {
             let level = node.level(at);
-            let listener = R::listener(fd)?;
+            let listener = R::listener(socket)?;
             tasks.push(R::spawn(end_accepting(listener.closer(), stopping.clone())));
             let accepting =
                 accept_loop(node.clone(), core.clone(), listener, level, stopping.clone());

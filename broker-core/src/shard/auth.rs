@@ -12,7 +12,7 @@ use mqtt::wire::{
 
 use super::conn::Phase;
 use super::packets::{self, Then};
-use super::{ConnKey, Received, Shard, connect};
+use super::{ConnKey, ConnectStep, Received, Shard, connect};
 
 /// What a connection has proved, or is about to. Anonymous connections have none.
 #[derive(Debug)]
@@ -91,6 +91,10 @@ pub(super) fn judge(
             request.properties.maximum_packet_size_bytes().unwrap_or(u32::MAX);
         say_auth(shard, key, ReasonCode::ContinueAuthentication, data.as_deref())?;
     }
+    match then {
+        Then::Verify(_) => shard.step_waits(key),
+        _ => shard.step_rests(key), // the client's turn
+    }
     Ok(Some(then))
 }
 
@@ -102,6 +106,7 @@ pub(super) fn on_auth(
     auth: &Disconnect<'_>,
     now_ms: u64,
 ) -> Result<(), Violation> {
+    shard.step(key, ConnectStep::LoginCheck);
     let access = shard.access.clone();
     let number = shard.number();
     let Some(conn) = shard.conn(key) else { return Ok(()) };
@@ -124,6 +129,7 @@ pub(super) fn on_auth(
     }
     match step {
         Step::Continue(data) => {
+            shard.step_rests(key);
             say_auth(shard, key, ReasonCode::ContinueAuthentication, data.as_deref())
         }
         Step::Accepted(data) if phase == Phase::Open => {
@@ -140,6 +146,7 @@ impl Shard {
     /// A password was verified: the connection goes on, with CONNACK and with the bytes that
     /// waited behind its CONNECT.
     pub fn on_verified(&mut self, key: ConnKey, verified: Verified, now_ms: u64) -> Received {
+        self.step(key, ConnectStep::LoginCheck);
         if self.verification_over(key) {
             match verified {
                 Verified::Right => let_in(self, key, None, now_ms),

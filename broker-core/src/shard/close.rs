@@ -183,7 +183,7 @@ impl Shard {
         if let Some(outgoing) = entry.session.outgoing.as_mut() {
             Held::of(outgoing, &self.limits).became(Held::default(), &self.stats);
             if let Some(recording) = self.recording.as_mut() {
-                outgoing.stored_places().for_each(|place| recording.dead(place));
+                outgoing.places().for_each(|place| recording.dead(place));
             }
         }
         let hash = self.hasher.of(&entry.session.client_id);
@@ -240,6 +240,7 @@ impl Shard {
         }
         self.report_dropped(now_ms);
         self.record_sent();
+        self.move_old(now_ms);
         self.publish_sys(now_ms);
         self.settle(now_ms); // mail that did not fit earlier, and wills
     }

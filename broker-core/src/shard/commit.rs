@@ -90,11 +90,6 @@ impl Commit {
         std::mem::take(&mut self.commands)
     }
 
-    /// Whether a CONNECT waits for it.
-    pub fn opens_session(&self) -> bool {
-        matches!(self.owed.first(), Some(Owed::Connect(_)))
-    }
-
     /// Whether the packet that begins with `rest` may join: only retained publishes do, since what
     /// is done for other packets would overtake what is owed.
     pub(super) fn takes(&self, rest: &[u8]) -> bool {

@@ -9,6 +9,7 @@ use super::auth::ConnAccess;
 use super::guesses::Origin;
 use super::outbox::Outbox;
 use super::pressure::Pause;
+use super::steps::ConnectTimes;
 use crate::config::Level;
 use crate::stats::ShardStats;
 
@@ -80,6 +81,8 @@ pub struct Conn {
     /// An unfinished packet, or all that follows a CONNECT whose password is being verified.
     pub partial: Option<BytesMut>,
     pub access: Option<Box<ConnAccess>>,
+    /// Until CONNACK is written, where steps are measured.
+    pub times: Option<Box<ConnectTimes>>,
     /// Topic aliases that the client defined.
     pub aliases: Option<Box<IncomingAliases>>,
     /// Topic aliases that this server defined, for a client that takes them.
@@ -117,6 +120,7 @@ impl Conn {
             outbox: Outbox::default(),
             partial: None,
             access: None,
+            times: None,
             aliases: None,
             own_aliases: None,
         }

@@ -16,7 +16,7 @@ use super::conn::Phase;
 use super::opening::Committed;
 use super::packets::Then;
 use super::publish::{UNLIKE_ANNOUNCED, is_as_announced};
-use super::{ConnKey, Entry, SessionKey, Shard, auth};
+use super::{ConnKey, ConnectStep, Entry, SessionKey, Shard, auth};
 
 /// `raw` is the whole packet.
 pub(super) fn on_connect(
@@ -43,6 +43,7 @@ pub(super) fn on_connect(
             return Ok(Then::Handoff(owner));
         }
     }
+    shard.step(key, ConnectStep::CheckLimit);
     // Here and not where it was accepted: a socket that changes its shard is counted once.
     if !shard.fabric.connect_rate.take(shard.limits.max_connect_rate_per_s, now_ms) {
         shard.stats.connects_rate_limited.add(1);
@@ -56,6 +57,7 @@ pub(super) fn on_connect(
         refuse(shard, key, &violation, now_ms);
         return Ok(Then::Continue);
     }
+    shard.step(key, ConnectStep::LoginCheck);
     match auth::judge(shard, key, request, raw, now_ms) {
         Ok(Some(then)) => return Ok(then),
         Ok(None) => admit(shard, key, request, raw, identity, &accepted, None, now_ms),
@@ -77,12 +79,14 @@ pub(super) fn admit(
     auth_data: Option<&[u8]>,
     now_ms: u64,
 ) {
+    shard.step(key, ConnectStep::SessionProcess);
     let assigned = match identity {
         Identity::Assign => Some(shard.assign_client_id()),
         Identity::Named(_) => None,
     };
     if shard.is_durable() && accepted.session_expiry_s > 0 {
         shard.owe_connect(key, request, raw, assigned, accepted, auth_data, now_ms);
+        shard.step_waits(key);
         return;
     }
     let_in(shard, key, request, assigned.as_deref(), accepted, auth_data, None, now_ms);
@@ -101,10 +105,12 @@ pub(super) fn let_in(
     committed: Option<Committed>,
     now_ms: u64,
 ) {
+    shard.step(key, ConnectStep::SessionProcess);
     let client_id = assigned.unwrap_or(request.client_id);
     let asked = committed.map(|it| (it.epoch, it.asked_ms));
     shard.take_from_metadata(client_id, request.clean_start, asked, now_ms);
     let (session, present) = shard.take_session(client_id, request, accepted, now_ms);
+    shard.step(key, ConnectStep::AddCache);
     shard.set_generation(session, committed.map_or(0, |it| it.generation));
     let entry = &mut shard.sessions[session.0 as usize];
     entry.epoch = committed.map_or(0, |it| it.epoch);
@@ -130,6 +136,7 @@ pub(super) fn let_in(
         let deadline = now_ms + u64::from(conn.keep_alive_ms);
         shard.arm_conn(key, deadline);
     }
+    shard.step(key, ConnectStep::StReport);
     let mut properties = connack_properties(request, accepted, &shard.rules, assigned);
     if let Some(data) = auth_data {
         properties.auth_method(SCRAM_SHA_256).auth_data(data); // [MQTT-4.12.0-5]
@@ -141,6 +148,7 @@ pub(super) fn let_in(
         properties: properties.as_properties(),
     };
     shard.answer(key, &Packet::ConnAck(connack), now_ms);
+    shard.step_waits(key);
     if present {
         shard.pump(session, now_ms);
         shard.hold_until_stored(session);
@@ -177,6 +185,7 @@ pub(super) fn deny(shard: &mut Shard, key: ConnKey, violation: &Violation, now_m
 
 /// [`refuse`] for what is not the client's fault.
 pub(super) fn turn_away(shard: &mut Shard, key: ConnKey, violation: &Violation, now_ms: u64) {
+    shard.step(key, ConnectStep::StReport);
     shard.stats.other_packets_received.add(1); // the CONNECT
     let version = shard.conn(key).map_or(Version::V5, |conn| conn.version);
     tracing::debug!(reason = ?violation.reason, "CONNECT refused: {violation}");
@@ -189,6 +198,7 @@ pub(super) fn turn_away(shard: &mut Shard, key: ConnKey, violation: &Violation, 
     if let Some(block) = shard.reply(key) {
         encode(&Packet::ConnAck(connack), version, block);
     }
+    shard.step_waits(key);
     shard.close(key, now_ms);
 }
 

@@ -1,18 +1,18 @@
 //! What shards share: routes, retained messages, and the mail between them.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use mqtt::routing::{ShareGroup, SharedRoutes};
 use mqtt::session::Message;
-use rt_abstract::Sender;
+use rt_abstract::{Sender, Socket};
 use smallvec::SmallVec;
 
 use super::guesses::{Guesses, Origin};
 use super::rate::ConnectRate;
+use super::steps::ConnectTimes;
 use crate::config::Level;
 use crate::messages::{MailKind, Origin as Exchange};
 use crate::retained::Retained;
@@ -33,13 +33,23 @@ pub enum Lane {
 /// What one shard sends to another.
 #[derive(Debug)]
 pub enum Mail {
-    /// A socket whose client belongs here, with where it comes from, what its listener promises, and
-    /// the bytes read from it so far.
-    Adopt(OwnedFd, Origin, Level, BytesMut),
+    /// A socket whose client belongs here, with the bytes read from it so far.
+    Adopt(Socket, Arrival, BytesMut),
     /// A publish that somebody here wants.
     Publish(Remote),
     /// The node stops: the receiving loop ends.
     Stop,
+}
+
+/// What is known of a socket before its first byte.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// What its listener promises.
+    pub level: Level,
+    /// What its CONNECT has taken so far, where that is measured.
+    pub times: Option<Box<ConnectTimes>>,
 }
 
 /// A publish from another shard: one per destination, however many subscribers it has there.

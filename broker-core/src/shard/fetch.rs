@@ -27,9 +27,18 @@ const SESSION_READ_AHEAD_BYTES: usize = 1 << 20;
 /// Bound: the read-ahead of one session.
 #[derive(Debug)]
 pub struct Fetch {
-    /// With its number; none: messages that are to be handed on.
-    session: Option<(SessionKey, u64)>,
+    purpose: Purpose,
     wanted: Vec<(u64, Place)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    /// To be sent by this session, with its number.
+    Send(SessionKey, u64),
+    /// To be handed on.
+    HandOn,
+    /// To be moved to the end of the journal.
+    Move,
 }
 
 /// A record that can never be read again.
@@ -51,6 +60,10 @@ pub(super) struct Fetching {
 }
 
 impl Fetch {
+    pub(super) fn to_move(wanted: Vec<(u64, Place)>) -> Self {
+        Self { purpose: Purpose::Move, wanted }
+    }
+
     /// The records to be read, as positions in the journal.
     pub fn positions(&self) -> impl Iterator<Item = u64> {
         self.wanted.iter().filter_map(|(_, place)| place.position())
@@ -62,6 +75,9 @@ impl Shard {
     pub fn take_fetch(&mut self) -> Option<Fetch> {
         let ahead = self.read_ahead();
         let Self { recording: Some(recording), sessions, .. } = self else { return None };
+        if let Some(fetch) = recording.take_moving() {
+            return Some(fetch); // little, at long intervals
+        }
         let fetching = &mut recording.fetching;
         if !fetching.handed_on.is_empty() && !fetching.reading_handed_on {
             fetching.reading_handed_on = true;
@@ -75,7 +91,7 @@ impl Shard {
                 }
                 wanted.push((reference.seq, reference.place));
             }
-            return Some(Fetch { session: None, wanted });
+            return Some(Fetch { purpose: Purpose::HandOn, wanted });
         }
         while let Some((key, number)) = fetching.sessions.pop_front() {
             let entry = sessions.get_mut(key.0 as usize).filter(|entry| entry.number == number);
@@ -86,7 +102,7 @@ impl Shard {
                 outgoing.wanted(ahead, &mut wanted);
             }
             if !wanted.is_empty() {
-                return Some(Fetch { session: Some((key, number)), wanted });
+                return Some(Fetch { purpose: Purpose::Send(key, number), wanted });
             }
             entry.fetching = false;
         }
@@ -98,18 +114,22 @@ impl Shard {
     pub fn has_fetches(&self) -> bool {
         self.recording.as_ref().is_some_and(|recording| {
             let Fetching { sessions, handed_on, reading_handed_on } = &recording.fetching;
-            !sessions.is_empty() || (!handed_on.is_empty() && !reading_handed_on)
+            !sessions.is_empty()
+                || (!handed_on.is_empty() && !reading_handed_on)
+                || recording.has_moving()
         })
     }
 
     /// What was read, in order. When it is less than was wanted, the rest is asked for again.
     pub fn on_fetched(&mut self, fetch: Fetch, read: Vec<Result<Arc<Message>, Lost>>, now_ms: u64) {
-        let lost = read.iter().filter(|read| read.is_err()).count() as u64;
-        self.stats.messages_read_back.add(read.len() as u64 - lost);
-        self.stats.dropped_damaged.add(lost);
-        match fetch.session {
-            Some((key, number)) => self.load(key, number, fetch.wanted, read, now_ms),
-            None => self.hand_on_read(read, now_ms),
+        if !matches!(fetch.purpose, Purpose::Move) {
+            let count = read.iter().filter(|read| read.is_ok()).count();
+            self.stats.messages_read_back.add(count as u64);
+        }
+        match fetch.purpose {
+            Purpose::Send(key, number) => self.load(key, number, fetch.wanted, read, now_ms),
+            Purpose::HandOn => self.hand_on_read(read, now_ms),
+            Purpose::Move => self.on_moving_read(fetch, read, now_ms),
         }
         self.settle(now_ms);
     }
@@ -183,11 +203,13 @@ impl Shard {
             return;
         };
         let before = Held::of(outgoing, limits);
-        for ((seq, _), read) in wanted.into_iter().zip(read) {
+        for ((seq, place), read) in wanted.into_iter().zip(read) {
             match read {
                 Ok(message) => outgoing.load(seq, message),
+                // Should it have been moved meanwhile, it is read where it lies now.
                 Err(Lost) => {
-                    outgoing.lose(seq, &mut scratch.progress);
+                    let is_lost = outgoing.lose(seq, place, &mut scratch.progress);
+                    stats.dropped_damaged.add(is_lost.into());
                 }
             }
         }
@@ -207,6 +229,7 @@ impl Shard {
                     self.hand_on_queued(reference.load(message), generation, now_ms);
                 }
                 (Owed::Stored(reference), Err(Lost)) => {
+                    self.stats.dropped_damaged.add(1);
                     let done = Done { generation, seq: reference.seq };
                     self.done_after(done, reference.place, Wait::default());
                 }

@@ -7,9 +7,9 @@
 //! The files follow the life of a connection: `connect`, `auth`, `packets` (what a client may ask),
 //! `publish` (routing and delivery), `subscribe`, `close` (ends, wills, expiry), with `conn`,
 //! `outbox`, `subscribers` and `wheel` as their data. `sys` says what the counters say, for which
-//! `held` counts what sessions hold. What outlives the process goes through `durable` (what clients wait
+//! `held` counts what sessions hold, and `steps` what a CONNECT takes. What outlives the process goes through `durable` (what clients wait
 //! for), `opening`, `posted` (what nobody waits for), `stored` and `doubt`; messages through `recorded`,
-//! `recording` and `owed`, and back through `fetch`.
+//! `recording` and `owed`, back through `fetch`, and out of old segments through `moving`.
 
 mod auth;
 mod buffers;
@@ -24,6 +24,7 @@ mod fetch;
 mod guesses;
 mod held;
 mod hops;
+mod moving;
 mod opening;
 mod outbox;
 mod owed;
@@ -37,6 +38,7 @@ mod recorded;
 mod recording;
 mod send;
 mod share;
+mod steps;
 mod stored;
 mod subscribe;
 mod subscribers;
@@ -45,6 +47,7 @@ mod sys;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod unit;
 mod wheel;
 mod writers;
 
@@ -58,6 +61,7 @@ use mqtt::protocol::ServerRules;
 use mqtt::routing::{FilterTree, Matched, SeededHash, slot_of};
 use mqtt::session::{Progress, QueueBounds, Session, Will};
 use mqtt::topic;
+use rt_abstract::Instant;
 use slab::Slab;
 
 use crate::access::Access;
@@ -68,12 +72,14 @@ pub use auth::Verified;
 pub use commit::Commit;
 use conn::{Conn, Phase};
 use durable::Durability;
-pub use fabric::{Fabric, LANES, Lane, Mail, Remote};
+pub use fabric::{Arrival, Fabric, LANES, Lane, Mail, Remote};
 pub use fetch::{Fetch, Lost};
 pub use guesses::Origin;
 use outbox::BlockPool;
 pub use outbox::Output;
 use recording::Recording;
+use steps::StepClock;
+pub use steps::{CONNECT_STEPS, ConnectStep, ConnectTimes};
 pub use stored::{Elsewhere, message_of};
 use subscribe::Scan;
 use subscribers::{FilterEntry, Subscriber};
@@ -172,6 +178,10 @@ pub struct Shard {
     draining: bool,
     /// The node's voice, on the shard that has it.
     sys: Option<Box<Sys>>,
+    /// Absent when steps are not measured.
+    step_clock: Option<StepClock>,
+    /// When the turn began, until somebody has looked: the first look at the clock is free.
+    turn_began: Option<Instant>,
 }
 
 /// A session with what ties it to this shard.
@@ -295,6 +305,8 @@ impl Shard {
             scratch: Scratch::default(),
             draining: false,
             sys: None,
+            step_clock: None,
+            turn_began: None,
             limits,
             fabric,
         }
@@ -326,9 +338,10 @@ impl Shard {
         }
     }
 
-    /// Counts an accepted socket.
-    pub fn count_accepted(&mut self) {
+    /// A socket was accepted: counts it, and begins to measure its CONNECT.
+    pub fn accepted(&mut self) -> Option<Box<ConnectTimes>> {
         self.stats.connections_accepted.add(1);
+        self.begin_times()
     }
 
     /// Bytes arrived: `buffer` holds them behind what was unfinished. Handles every complete

@@ -18,7 +18,7 @@ use super::close::Parting;
 use super::commit::Opening;
 use super::conn::Phase;
 use super::stored::client_key;
-use super::{ConnKey, SessionKey, Shard, connect};
+use super::{ConnKey, ConnectStep, SessionKey, Shard, connect};
 
 /// CONNECTs that wait for their sessions, at most one per connection, and what was told meanwhile.
 /// Epochs are told in the order of the log; answers may come in another.
@@ -134,6 +134,7 @@ impl Shard {
         present: bool,
         now_ms: u64,
     ) {
+        self.step(key, ConnectStep::SessionProcess);
         // All succeeded before, on the same bytes.
         let Ok(Packet::Connect(request)) = decode_from_client(&opening.connect, Version::V5) else {
             return;
@@ -151,6 +152,7 @@ impl Shard {
             self.close(key, now_ms);
             return;
         }
+        self.step(key, ConnectStep::AddCache);
         match known {
             None if present => self.fetch_session(client_id, false, now_ms),
             Some(known) if self.sessions[known.0 as usize].epoch > 0 => {

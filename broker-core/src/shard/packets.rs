@@ -14,7 +14,9 @@ use super::close::Parting;
 use super::conn::Phase;
 use super::owed::{Afterwards, Wait};
 use super::pressure::{Made, Pause};
-use super::{ConnKey, MAX_DRAINED_BYTES, Next, Received, Shard, auth, connect, mark_dirty};
+use super::{
+    ConnKey, ConnectStep, MAX_DRAINED_BYTES, Next, Received, Shard, auth, connect, mark_dirty,
+};
 
 /// What a packet leads to.
 pub(super) enum Then {
@@ -72,6 +74,9 @@ pub(super) fn on_bytes(
             }
         };
         conn.sign_of_life(now_ms);
+        if conn.phase == Phase::Handshake {
+            shard.step(key, ConnectStep::GetCluster);
+        }
         // A block that is mostly this packet can be kept with it, and its payload shared without
         // copying. In a larger one a small payload would hold on to what others left there.
         let own_block = total > READ_BUFFER_BYTES && total >= buffer.capacity() / 2;

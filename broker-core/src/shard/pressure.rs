@@ -2,9 +2,9 @@
 //!
 //! A reader stops for five reasons: it published to a shard whose mailbox is full; what it published
 //! has to be recorded, and the journal is behind; its client does not read the answers it asks for;
-//! what it asked for waits for its commit; or it has had its turn and others wait. Stopping never loses bytes: they stay in the connection's unfinished packet, or in
-//! the socket. While it is stopped the client's silence is not its own, so its keep-alive does not
-//! run.
+//! what it asked for waits for its commit; or it has had its turn and others wait. Stopping never loses
+//! bytes: they stay in the connection's unfinished packet, or in the socket. While it is stopped the
+//! client's silence is not its own, so its keep-alive does not run.
 
 use super::conn::{Conn, Phase};
 use super::{ConnKey, Lane, Mail, Next, Shard};

@@ -114,6 +114,9 @@ impl Shard {
             Afterwards::Taken(_, origin) => Some((origin, dup)),
             _ => None,
         };
+        if let Some((origin, _)) = origin {
+            self.begin_exchange(origin);
+        }
         self.begin_publish(level, origin, Some(MailKind::First));
         let any = self.publish_as(draft, retaining, now_ms);
         (any, self.end_publish(), then)

@@ -12,8 +12,10 @@ use mqtt::session::{Place, Progress, Queued};
 use mqtt::wire::PacketId;
 
 use super::held::Held;
+use super::moving::RECORD_BYTES;
 use super::owed::Wait;
-use super::recording::{Mark, Recording, Tell, What};
+use super::recording::Recording;
+use super::unit::{Mark, Tell, What};
 use super::{SessionKey, Shard};
 use crate::config::Level;
 use crate::messages::{Done, Messages, Origin, Record, Replay};
@@ -39,6 +41,7 @@ impl Shard {
     /// To be called when a turn ends: what was recorded in it is appended, as one unit.
     #[inline]
     pub fn end_turn(&mut self) {
+        self.turn_began = None;
         if self.recording.as_ref().is_some_and(|recording| recording.has_work()) {
             self.append_records();
         }
@@ -149,7 +152,7 @@ impl Shard {
     fn record_progress(&mut self, key: SessionKey) {
         let Self { recording, sessions, scratch, .. } = self;
         let generation = sessions.get(key.0 as usize).map_or(0, |entry| entry.generation);
-        let Some(recording) = recording.as_mut().filter(|_| generation > 0) else {
+        let Some(recording) = recording.as_mut() else {
             return scratch.progress.clear(); // nothing that it has is recorded
         };
         for progress in scratch.progress.drain(..) {
@@ -219,7 +222,10 @@ impl Shard {
                 recording.push(&Record::Released(Origin { generation, id }));
                 Wait { unit: recording.unit, ..Wait::default() }
             }
-            Some(_) => Wait::default(),
+            Some(_) => {
+                recording.untaken.remove(&Origin { generation, id });
+                Wait::default()
+            }
             // Released on an earlier connection, perhaps a moment ago.
             None => Wait { unit: recording.so_far(), ..Wait::default() },
         }
@@ -258,6 +264,7 @@ impl Shard {
         let before = mem::replace(&mut entry.generation, generation);
         let Some(recording) = recording.as_mut().filter(|_| before != generation) else { return };
         if before > 0 {
+            recording.untaken.retain(|origin, _| origin.generation != before);
             let unsettled = recording.node.unsettled();
             recording.changes.extend(unsettled.end_publisher(before));
             for &origin in entry.unsettled.iter().flat_map(|all| all.iter()) {
@@ -286,7 +293,7 @@ impl Shard {
         let Self { recording: Some(recording), sessions, stats, limits, .. } = self else { return };
         let node = recording.node.clone();
         let journal = node.journal();
-        let mut changes = Vec::new();
+        let (mut changes, mut found) = (Vec::new(), Vec::new());
         for (_, entry) in sessions.iter_mut().filter(|(_, entry)| entry.generation > 0) {
             let Some(mut recorded) = replay.take(entry.generation) else { continue };
             if !recorded.unsettled.is_empty() {
@@ -301,15 +308,27 @@ impl Shard {
                 entry.unsettled = Some(Box::new(all));
             }
             let (outgoing, incoming) = recorded.into_halves();
-            let places = outgoing.places().chain(incoming.places());
-            for position in places.filter_map(Place::position) {
-                changes.push((journal.segment_of(Position::new(position)), 1));
-            }
+            let mut most = usize::MAX;
+            outgoing.recorded_before(Place::PENDING, 0, &mut most, |it| {
+                let bytes = RECORD_BYTES + it.message_bytes.unwrap_or(0);
+                found.extend(it.place.position().map(|position| (position, bytes as u64)));
+            });
+            let taken = incoming.places().filter_map(Place::position);
+            found.extend(taken.map(|position| (position, RECORD_BYTES as u64)));
             Held::default().became(Held::of(&outgoing, limits), stats);
             entry.session.outgoing = Some(Box::new(outgoing));
             entry.session.incoming = incoming;
         }
+        let segment_of = |position: u64| journal.segment_of(Position::new(position));
+        found.sort_unstable();
+        for same in found.chunk_by(|a, b| segment_of(a.0) == segment_of(b.0)) {
+            changes.push((segment_of(same[0].0), same.len() as i64));
+        }
         node.change_live(&changes, Position::new(0), None);
+        found.dedup_by_key(|(position, _)| *position); // one record may be for many
+        for record in found {
+            node.add_live_bytes(segment_of(record.0), record.1);
+        }
         node.counted();
     }
 
@@ -329,6 +348,7 @@ impl Shard {
         }
         while let Some(mut unit) = recording.full.pop_front() {
             let journal = recording.node.journal();
+            recording.settle(&mut unit);
             let class = if unit.publishes { Class::New } else { Class::Always };
             let mut result = journal.append(&mut unit.batch, class);
             if result == Err(Refused::NearlyFull) {

@@ -1,24 +1,25 @@
 //! What a shard records, as plain data: units that gather, wait for room in the journal, and become
 //! durable; what waits for them; and how much mail of other shards is done with.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
-use journal::{Appended, Batch, Position, Relative, State};
+use journal::{Appended, Position, Relative, State};
 use mqtt::session::{Delivery, Message, Place, ReadAhead};
-use mqtt::wire::PacketId;
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::fetch::Fetching;
 use super::hops::MailCounts;
+use super::moving::Moving;
 use super::owed::{Hop, Owed, Wait};
+use super::unit::{Mark, Open, Tell, Unit, UnitPlace, What};
 use super::{Entry, SessionKey};
 use crate::config::Level;
 use crate::messages::{
-    Done, MailKind, Messages, Origin, PublishHead, Record, encode_done, encode_publish,
-    encode_target,
+    Done, MailKind, Messages, Origin, PublishHead, Record, encode_done, encode_moved,
+    encode_publish, encode_target,
 };
 
 /// Two varints.
@@ -65,6 +66,12 @@ pub(super) struct Recording {
     pub(super) unconfirmed: bool,
     pub(super) owed: Owed,
     pub(super) fetching: Fetching,
+    pub(super) moving: Moving,
+    /// QoS 2 exchanges of this shard's publishers whose taking is not appended, each with a position
+    /// that none of its messages lies before.
+    pub(super) untaken: BTreeMap<Origin, u64>,
+    /// What was told of them last.
+    pub(super) settled: u64,
     pub(super) publish: CurrentPublish,
     /// Nothing new is taken.
     pub(super) nearly_full: bool,
@@ -86,57 +93,6 @@ pub(super) struct CurrentPublish {
     pub(super) wait: Wait,
     /// Sessions that have it already.
     pub(super) known: SmallVec<[SessionKey; 2]>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Unit {
-    pub(super) number: u64,
-    pub(super) batch: Batch,
-    pub(super) tell: Vec<Tell>,
-    /// Records that are of use until these are appended: what comes instead is among them.
-    pub(super) replaced: Vec<Place>,
-    pub(super) last: Option<Relative>,
-    /// There are new messages among its records.
-    pub(super) publishes: bool,
-}
-
-/// Who is told where a record lies.
-#[derive(Debug)]
-pub(super) struct Tell {
-    pub(super) session: SessionKey,
-    pub(super) generation: u64,
-    pub(super) what: What,
-    /// Absent while its record is open.
-    pub(super) at: Option<Relative>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum What {
-    Message(u64),
-    Received(u64),
-    Taken(PacketId),
-}
-
-#[derive(Debug)]
-pub(super) struct UnitPlace {
-    pub(super) number: u64,
-    pub(super) ticket: u64,
-    pub(super) end: Place,
-}
-
-#[derive(Debug)]
-pub(super) struct Open {
-    pub(super) message: Arc<Message>,
-    pub(super) origin: Option<Origin>,
-    pub(super) targets: Vec<u8>,
-    pub(super) count: usize,
-}
-
-/// A target that may still be taken back.
-pub(super) struct Mark {
-    pub(super) seq: u64,
-    pub(super) generation: u64,
-    pub(super) targets: usize,
 }
 
 impl Recording {
@@ -166,6 +122,9 @@ impl Recording {
             unconfirmed: false,
             owed: Owed::default(),
             fetching: Fetching::default(),
+            moving: Moving::default(),
+            untaken: BTreeMap::new(),
+            settled: 0,
             publish: CurrentPublish { level, ..CurrentPublish::default() },
             nearly_full: false,
             failed: false,
@@ -239,20 +198,29 @@ impl Recording {
     /// The message whose targets come next.
     #[inline]
     pub(super) fn open(&mut self, message: &Arc<Message>) {
-        if let Some(open) = &self.open {
-            let has_room = open.targets.len() < self.node.unit_bytes() / 2;
-            if has_room && Arc::ptr_eq(&open.message, message) {
-                return;
-            }
-            self.close_open();
+        if !self.goes_on(message, false) {
+            let origin = self.publish.origin.map(|(origin, _)| origin);
+            self.begin_open(Open::new(message, origin, false));
         }
+    }
+
+    /// Whether the record that is open is of this message, and has room.
+    #[inline]
+    pub(super) fn goes_on(&self, message: &Arc<Message>, moved: bool) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            let has_room = open.targets.len() < self.node.unit_bytes() / 2;
+            has_room && open.moved == moved && Arc::ptr_eq(&open.message, message)
+        })
+    }
+
+    pub(super) fn begin_open(&mut self, open: Open) {
+        self.close_open();
         let bytes = self.gathering.batch.bytes();
-        if bytes > 0 && bytes + message.size_bytes() > self.node.unit_bytes() {
+        if bytes > 0 && bytes + open.message.size_bytes() > self.node.unit_bytes() {
             self.complete();
         }
         let targets = mem::take(&mut self.spare_targets);
-        let origin = self.publish.origin.map(|(origin, _)| origin);
-        self.open = Some(Open { message: message.clone(), origin, targets, count: 0 });
+        self.open = Some(Open { targets, ..open });
     }
 
     #[inline]
@@ -278,8 +246,9 @@ impl Recording {
 
     /// Writes the record whose targets have gathered.
     pub(super) fn close_open(&mut self) {
-        let Some(Open { message, origin, mut targets, count }) = self.open.take() else { return };
-        if count > 0 {
+        let Some(open) = self.open.take() else { return };
+        let Open { message, origin, moved, mut targets, count } = open;
+        if count > 0 || moved {
             let draft = message.draft();
             let head = PublishHead {
                 qos: draft.qos,
@@ -291,7 +260,14 @@ impl Recording {
                 payload: draft.payload,
             };
             let unit = &mut self.gathering;
-            let at = unit.batch.push(|out| encode_publish(&head, count, &targets, out));
+            let before = unit.batch.bytes();
+            let encode = if moved { encode_moved } else { encode_publish };
+            let at = unit.batch.push(|out| encode(&head, count, &targets, out));
+            let bytes = unit.batch.bytes() - before;
+            unit.live_bytes += bytes as u64;
+            if moved {
+                self.node.count_moved(1, bytes);
+            }
             (unit.last, unit.publishes) = (Some(at), true);
             for tell in unit.tell.iter_mut().rev().take_while(|tell| tell.at.is_none()) {
                 tell.at = Some(at);
@@ -378,9 +354,10 @@ impl Recording {
     ) -> usize {
         let (mut live, mut spilled) = (0, 0);
         unit.replaced.drain(..).for_each(|place| self.dead(place));
+        self.changes.extend(unit.settled.drain(..));
         for Tell { session, generation, what, at } in unit.tell.drain(..) {
             if let What::Taken(id) = what {
-                self.changes.extend(self.node.unsettled().settle(Origin { generation, id }));
+                self.untaken.remove(&Origin { generation, id });
             }
             let entry = sessions.get_mut(session.0 as usize);
             let entry = entry.filter(|entry| entry.generation == generation);
@@ -398,6 +375,10 @@ impl Recording {
                 }),
                 What::Received(seq) => outgoing.and_then(|it| it.set_place(seq, true, place)),
                 What::Taken(id) => entry.session.incoming.set_place(id, place),
+                What::Moved { .. } | What::MovedTaken(..) => {
+                    live += i64::from(self.on_moved(entry, what, place));
+                    continue;
+                }
             };
             if let Some(replaced) = replaced {
                 live += 1;
@@ -409,13 +390,32 @@ impl Recording {
         }
         if live > 0 {
             // A unit is within one segment.
-            self.changes.push((self.node.journal().segment_of(self.last), live));
+            let segment = self.node.journal().segment_of(self.last);
+            self.changes.push((segment, live));
+            self.node.add_live_bytes(segment, mem::take(&mut unit.live_bytes));
         }
+        unit.live_bytes = 0;
         let (number, ticket) = (unit.number, appended.ticket.get());
         self.appended.push_back(UnitPlace { number, ticket, end: Place::at(self.last.get() + 1) });
         unit.publishes = false;
         self.spare_unit = Some(unit);
         spilled
+    }
+
+    /// What a unit is about to settle is settled: see [`Unsettled::settle`].
+    ///
+    /// [`Unsettled::settle`]: crate::messages::Unsettled::settle
+    pub(super) fn settle(&self, unit: &mut Unit) {
+        let unsettled = self.node.unsettled();
+        if unsettled.is_empty() {
+            return;
+        }
+        for Tell { generation, what, .. } in &unit.tell {
+            if let What::Taken(id) = *what {
+                let origin = Origin { generation: *generation, id };
+                unit.settled.extend(unsettled.settle(origin));
+            }
+        }
     }
 
     /// Everything recorded of a session is of no use any more.

@@ -37,6 +37,9 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(key.0 as usize) else { return Write::Idle };
         if let Some(output) = conn.outbox.take() {
             conn.not_slow(&self.stats);
+            if conn.times.is_some() {
+                self.end_connect(key);
+            }
             return Write::Output(output);
         }
         if conn.phase == Phase::Closing && !conn.finished && !conn.broken {

@@ -33,7 +33,7 @@ impl Visit for Serve {
 
 async fn accept<R: Runtime>(listener: Option<OwnedFd>) -> io::Result<()> {
     let Some(listener) = listener else { return Ok(()) }; // another core's
-    let mut listener = R::listener(listener)?;
+    let mut listener = R::listener(listener.into())?;
     let buffers = Shared::new(Vec::new());
     loop {
         let (stream, _) = listener.accept().await?;

@@ -3,7 +3,7 @@
 //! A client has one task that connects, writes, and tries the connection out; a second one reads.
 //! Who asks waits for a channel.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::pin;
@@ -89,7 +89,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     next_request: u64,
-    pending: HashMap<u64, oneshot::Sender<Result<Bytes, CallError>>>,
+    pending: BTreeMap<u64, oneshot::Sender<Result<Bytes, CallError>>>,
     /// Why the last attempt failed; `None` while connected, and while the first attempt lasts.
     down: Option<String>,
     connected: bool,
@@ -106,7 +106,7 @@ impl<R: Runtime> Client<R> {
     pub fn new(settings: Settings, target: NodeId, address: impl Into<String>) -> Self {
         let (outgoing, requests) = mpsc::channel(MAX_IN_FLIGHT);
         let state =
-            State { next_request: 1, pending: HashMap::new(), down: None, connected: false };
+            State { next_request: 1, pending: BTreeMap::new(), down: None, connected: false };
         let shared = Arc::new(Shared {
             settings,
             target,

@@ -1,6 +1,6 @@
 //! The link as openraft wants it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ pub const MAX_APPENDS: usize = 64;
 #[derive(Debug)]
 pub struct Links<R> {
     settings: Arc<Settings>,
-    clients: Arc<Mutex<HashMap<NodeId, Client<R>>>>,
+    clients: Arc<Mutex<BTreeMap<NodeId, Client<R>>>>,
 }
 
 /// One peer, as openraft talks to it.
@@ -90,7 +90,7 @@ impl<R: Runtime> Links<R> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Client<R>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Client<R>>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

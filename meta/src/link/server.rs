@@ -1,6 +1,6 @@
 //! Answering peers: accepts connections and asks a [`Service`] what to say.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -69,21 +69,21 @@ where
 
 /// The connections that are open.
 struct Open<R: Runtime> {
-    list: Shared<HashMap<u64, CloserOf<R>>>,
+    list: Shared<BTreeMap<u64, CloserOf<R>>>,
     next: Shared<u64>,
     left: Arc<Notify>,
 }
 
 /// One of them.
 struct Place<R: Runtime> {
-    list: Shared<HashMap<u64, CloserOf<R>>>,
+    list: Shared<BTreeMap<u64, CloserOf<R>>>,
     number: u64,
     left: Arc<Notify>,
 }
 
 impl<R: Runtime> Open<R> {
     fn new() -> Self {
-        Self { list: Shared::new(HashMap::new()), next: Shared::new(0), left: Arc::default() }
+        Self { list: Shared::new(BTreeMap::new()), next: Shared::new(0), left: Arc::default() }
     }
 
     /// `None`: there are too many.

@@ -19,7 +19,8 @@ use super::server::MAX_IN_FLIGHT;
 use super::service::{AppendAnswers, Service};
 use crate::raft::types::TypeConfig;
 
-/// Requests that are begun or answered before the other tasks have a turn.
+/// Requests that are begun or answered before the other tasks have a turn: a peer that keeps the queue
+/// full would otherwise never let this loop wait.
 const TURNS: usize = 24;
 
 /// Carries requests out, at most [`MAX_IN_FLIGHT`] at a time.

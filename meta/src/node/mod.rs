@@ -9,12 +9,11 @@ mod propose;
 mod service;
 mod watch;
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openraft::{Config, Raft, SnapshotPolicy};
-use rt_abstract::{Notify, Receiver, Runtime, Shutdown};
+use rt_abstract::{Notify, Receiver, Runtime, Shutdown, Socket};
 
 use crate::handle::{Handle, Request};
 use crate::link;
@@ -24,7 +23,7 @@ use crate::raft::machine::{ApplyMode, Machine};
 use crate::raft::types::TypeConfig;
 use crate::record::NodeId;
 use crate::state::Effect;
-use crate::steps::{APPLY_STEPS, Steps};
+use crate::steps::{APPLY_STEPS, StepOptions, Steps};
 use crate::store::{RocksStore, Store, StoreError};
 
 pub(crate) type MetaRaft<R> = Raft<TypeConfig<R>, Machine<R>>;
@@ -40,6 +39,8 @@ pub struct Options {
     pub apply: ApplyMode,
     /// How long the log grows.
     pub log: LogLimits,
+    /// Whether the steps of applying are measured.
+    pub steps: StepOptions,
     /// The others; a node without stays alone.
     pub cluster: Option<ClusterOptions>,
 }
@@ -67,7 +68,7 @@ pub struct ClusterOptions {
     /// The cluster's name; nodes of another one are refused.
     pub name: String,
     /// A bound, listening socket.
-    pub listener: OwnedFd,
+    pub listener: Socket,
     /// Where the others reach it, `host:port`.
     pub advertise: String,
     /// Nodes to join through, `host:port`, while this one is a member of nothing; empty: it begins a
@@ -97,7 +98,7 @@ pub struct NodeError(String);
 /// newer, or the disk failed.
 pub fn open(options: Options) -> Result<(Handle, Server), StoreError> {
     let store: Arc<dyn Store> = Arc::new(RocksStore::open(&options.dir, options.node)?);
-    let steps = Arc::new(Steps::new(&APPLY_STEPS));
+    let steps = Arc::new(Steps::new(&APPLY_STEPS, 1, options.steps));
     let (handle, requests) = Handle::new(options.node, store.clone(), steps.clone());
     let server = Server { options, handle: handle.clone(), store, steps, requests };
     Ok((handle, server))

@@ -20,9 +20,10 @@ use tokio::sync::oneshot;
 
 use super::entry::{Entry, LogId, StoredMembership, encode_membership, encode_position};
 use super::snapshot::{self, APPLIED, Builder, Known, MEMBERSHIP, Position, SnapshotData};
+use super::timing::Timing;
 use super::types::{Replies, TypeConfig};
 use crate::state::{Effect, Tx, apply, keys};
-use crate::steps::{Step, Steps};
+use crate::steps::{ApplyStep, Steps};
 use crate::store::{Store, StoreError, thread};
 
 /// Entries that are applied together at most.
@@ -30,9 +31,6 @@ const MAX_ENTRIES: usize = 128;
 /// Commands, after which no further entry is added: while a batch is applied, raft's executor does
 /// nothing else, and larger ones are no cheaper per command.
 const MAX_COMMANDS: usize = 64;
-
-/// A batch that takes longer is logged.
-const SLOW: Duration = Duration::from_millis(100);
 
 /// Is given the effects of each batch, in order, when it is in the store and before anybody is
 /// answered: who reads what it keeps sees what he was told. It must not block, and bounds what it
@@ -213,7 +211,13 @@ impl Applier {
         let Some(last) = entries.last().map(|entry| entry.log_id) else {
             return Ok(Vec::new());
         };
-        let (begin, cpu_begin) = ((self.clock)(), (self.cpu_clock)());
+        let mut timing =
+            self.steps.is_on().then(|| Timing::begin(self.clock, self.cpu_clock, asked));
+        let mut end = |step| {
+            if let Some(timing) = &mut timing {
+                timing.end(step);
+            }
+        };
         let mut tx = Tx::new(&*self.store);
         let mut effects = Vec::new();
         let mut membership = None;
@@ -233,14 +237,11 @@ impl Applier {
             }
             replies.push(of_entry);
         }
-        let decided = (self.clock)();
-        self.steps.add(Step::Route, decided.saturating_sub(begin));
-        let mut ready = decided;
+        end(ApplyStep::Route);
         if let Some((log_id, new)) = membership {
             let stored = StoredMembership::new(Some(log_id), new);
             tx.put(keys::raft(MEMBERSHIP), encode_membership(&stored));
-            ready = (self.clock)();
-            self.steps.add(Step::Membership, ready.saturating_sub(decided));
+            end(ApplyStep::Membership);
         }
         tx.put(keys::raft(APPLIED), encode_position(&last));
         self.store.write(tx.into_changes())?;
@@ -249,15 +250,9 @@ impl Applier {
             again.put(keys::raft(APPLIED), encode_position(&last));
             self.store.write(again.into_changes())?;
         }
-        let written = (self.clock)();
-        self.steps.add(Step::SetLastApplied, written.saturating_sub(ready));
-        let ran = (self.cpu_clock)().saturating_sub(cpu_begin);
-        self.steps.add(Step::Run, ran);
-        self.steps.add(Step::Wait, written.saturating_sub(asked.unwrap_or(begin) + ran));
-        if written.saturating_sub(begin) > SLOW {
-            let route_ms = decided.saturating_sub(begin).as_millis();
-            let set_last_applied_ms = written.saturating_sub(ready).as_millis();
-            tracing::warn!(route_ms, set_last_applied_ms, entries = replies.len(), "slow apply");
+        end(ApplyStep::SetLastApplied);
+        if let Some(timing) = timing {
+            timing.finish(&self.steps, replies.len());
         }
         if !effects.is_empty() {
             (self.effects)(effects);

@@ -11,7 +11,7 @@ use crate::raft::entry::{LeaderId, Membership};
 use crate::raft::types::{Peer, Proposal};
 use crate::record::{ClientKey, StoredMessage, StoredSubscription};
 use crate::state::check;
-use crate::steps::APPLY_STEPS;
+use crate::steps::{APPLY_STEPS, StepOptions};
 use crate::store::memory::{Fault, MemoryStore};
 use crate::store::{Family, View};
 
@@ -21,7 +21,7 @@ fn applier(store: Arc<MemoryStore>) -> (Applier, Arc<Mutex<Vec<Effect>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let sink = told.clone();
     let effects: EffectSink = Arc::new(move |new| sink.lock().expect("lock").extend(new));
-    let steps = Arc::new(Steps::new(&APPLY_STEPS));
+    let steps = Arc::new(Steps::new(&APPLY_STEPS, 1, StepOptions::default()));
     let clock = || Duration::ZERO;
     (Applier { store, effects, steps, clock, cpu_clock: clock, position_apart: false }, told)
 }

@@ -10,4 +10,5 @@ pub mod log;
 pub mod machine;
 pub mod runtime;
 pub mod snapshot;
+mod timing;
 pub mod types;

@@ -9,7 +9,7 @@ use crate::wire::PacketId;
 /// PUBLISH that repeats one of them is answered again but not delivered again [MQTT-4.3.3-10].
 #[derive(Debug, Default)]
 pub struct Incoming {
-    open: Option<Box<HashMap<PacketId, Place>>>,
+    pub(super) open: Option<Box<HashMap<PacketId, Place>>>,
     /// Those of which is not known yet whether the message is taken, each with the number of its
     /// trial. They are open.
     trials: Option<Box<HashMap<PacketId, u64>>>,

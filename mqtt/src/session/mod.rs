@@ -6,6 +6,7 @@
 
 mod incoming;
 mod message;
+mod moved;
 mod outgoing;
 mod place;
 mod queue;
@@ -18,6 +19,7 @@ mod window;
 
 pub use incoming::Incoming;
 pub use message::{Draft, Lifetime, Message, SHARE_PAYLOAD_BYTES};
+pub use moved::Recorded;
 pub use outgoing::{
     Delivery, Outgoing, PubRecOutcome, QueueBounds, QueueFull, Queued, Rejected, Step,
 };

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::message::Message;
-use super::outgoing::Queued;
+use super::moved::Recorded;
+use super::outgoing::{Delivery, Queued};
 use super::place::Place;
 use super::reference::{Owed, Reference};
 use super::window::KEPT;
@@ -189,6 +190,41 @@ impl Queue {
     /// The references in order.
     pub fn references(&self) -> impl Iterator<Item = &Reference> {
         self.stored.iter()
+    }
+
+    /// Those of them from a number on.
+    pub fn references_from(&self, seq: u64) -> impl Iterator<Item = &Reference> {
+        self.stored.range(self.stored.partition_point(|reference| reference.seq < seq)..)
+    }
+
+    /// The records of those in memory.
+    pub fn recorded_here(&self) -> impl Iterator<Item = Recorded> {
+        self.here.iter().map(|it| Recorded::message(it.seq, it.place, it.size_bytes()))
+    }
+
+    /// The record of a message.
+    pub fn place_of(&self, seq: u64) -> Option<Place> {
+        match self.find_here(seq) {
+            Some(at) => Some(self.here[at].place),
+            None => self.find_stored(seq).map(|at| self.stored[at].place),
+        }
+    }
+
+    /// How a message is to be delivered whose record lies at `place`.
+    pub fn delivery_at(&self, seq: u64, place: Place) -> Option<Delivery> {
+        if self.place_of(seq) != Some(place) {
+            return None;
+        }
+        Some(match self.find_here(seq) {
+            Some(at) => self.here[at].delivery.clone(),
+            None => self.stored[self.find_stored(seq)?].delivery(),
+        })
+    }
+
+    /// Takes out a reference whose record lies at `place`.
+    pub fn remove_stored_at(&mut self, seq: u64, place: Place) -> Option<Reference> {
+        let at = self.find_stored(seq)?;
+        if self.stored[at].place == place { self.remove_stored(seq) } else { None }
     }
 
     /// Takes out those with a wanted share, in order.

@@ -11,7 +11,7 @@ use crate::wire::QoS;
 
 /// Where a message is, and what has to be known before it is read back. Small, because there may be
 /// millions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     /// Its number.
     pub seq: u64,
@@ -24,7 +24,7 @@ pub struct Reference {
     retain: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct More {
     subscription_ids: SmallVec<[u32; 2]>,
     share: Option<Arc<str>>,
@@ -72,16 +72,40 @@ impl Reference {
         Queued { message, delivery, seq: self.seq, place: self.place }
     }
 
+    /// How the message is to be delivered.
+    pub(super) fn delivery(&self) -> Delivery {
+        let (subscription_ids, share) = match &self.more {
+            Some(more) => (more.subscription_ids.clone(), more.share.clone()),
+            None => Default::default(),
+        };
+        Delivery { qos: self.qos, retain: self.retain, subscription_ids, share }
+    }
+
     /// By [`Queued::size_bytes`].
     #[inline]
     pub fn size_bytes(&self) -> usize {
         self.size_bytes as usize
     }
 
+    /// Of the message, as [`Reference::new`] was told.
+    pub fn message_bytes(&self) -> usize {
+        self.size_bytes() - Queued::size_of(self.subscription_ids().len(), 0)
+    }
+
     /// QoS of the delivery.
     #[inline]
     pub fn qos(&self) -> QoS {
         self.qos
+    }
+
+    /// Retain flag of the delivery.
+    pub fn retain(&self) -> bool {
+        self.retain
+    }
+
+    /// Identifiers of all subscriptions that matched.
+    pub fn subscription_ids(&self) -> &[u32] {
+        self.more.as_ref().map_or(&[], |more| &more.subscription_ids)
     }
 
     /// The shared subscription that chose this session.
@@ -130,6 +154,13 @@ impl Owed {
         match self {
             Self::Here(queued) => queued.size_bytes(),
             Self::Stored(reference) => reference.size_bytes(),
+        }
+    }
+
+    pub(super) fn delivery(&self) -> Delivery {
+        match self {
+            Self::Here(queued) => queued.delivery.clone(),
+            Self::Stored(reference) => reference.delivery(),
         }
     }
 
@@ -207,6 +238,14 @@ mod tests {
             let size = queued.size_bytes();
             let reference = Reference::to(queued);
             assert_eq!(reference.size_bytes(), size);
+            let delivery_again = Delivery {
+                qos: reference.qos(),
+                retain: reference.retain(),
+                subscription_ids: SmallVec::from_slice(reference.subscription_ids()),
+                share: reference.share().map(Arc::from),
+            };
+            let again = Reference::new(delivery_again, reference.message_bytes(), 7, place);
+            assert_eq!(again, reference);
             assert_eq!((reference.qos(), reference.share()), (QoS::ExactlyOnce, share));
             let back = reference.load(message.clone());
             assert_eq!((back.delivery, back.seq, back.place), (delivery, 7, place));

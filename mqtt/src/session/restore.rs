@@ -6,7 +6,7 @@ use super::reference::{Owed, Reference};
 use super::window::Inflight;
 
 /// One message that is owed to the client, as the records say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
     /// The message, with its number and its record.
     Message(Reference),
@@ -27,6 +27,14 @@ impl Restored {
             Self::Release { seq, .. } => *seq,
         }
     }
+
+    /// Its record, or that of the PUBREC.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Message(reference) => reference.place,
+            Self::Release { place, .. } => *place,
+        }
+    }
 }
 
 impl Outgoing {
@@ -42,7 +50,7 @@ impl Outgoing {
 
     /// Numbers no more: the session does not outlive the process from now on, and its records mean
     /// nothing. Their places go to `dead`, but for those that have to be read yet
-    /// ([`stored_places`](Self::stored_places)): they live until their messages are done.
+    /// ([`has_stored`](Self::has_stored)): they live until their messages are done.
     pub fn stop_numbers(&mut self, mut dead: impl FnMut(Place)) {
         self.inflight.raise_order(self.next_seq);
         self.next_seq = 0;

@@ -111,14 +111,16 @@ impl Outgoing {
         self.queue.load(seq, message);
     }
 
-    /// A message cannot be read any more: it is lost. False when it was not owed.
-    pub fn lose(&mut self, seq: u64, progress: &mut Vec<Progress>) -> bool {
-        if let Some(lost) = self.queue.remove_stored(seq) {
+    /// The record of a message, at `place`, cannot be read any more: the message is lost. False when
+    /// it was not owed, or is recorded elsewhere by now.
+    pub fn lose(&mut self, seq: u64, place: Place, progress: &mut Vec<Progress>) -> bool {
+        if let Some(lost) = self.queue.remove_stored_at(seq, place) {
             Progress::done(lost.seq, lost.place, progress);
             return true;
         }
         self.finish(id_of(seq), progress, |entry| {
-            entry.publish.as_ref().is_some_and(|owed| owed.is_stored() && owed.seq() == seq)
+            let is_lost = |owed: &Owed| owed.is_stored() && owed.seq() == seq;
+            entry.place == place && entry.publish.as_ref().is_some_and(is_lost)
         })
     }
 }

@@ -1,8 +1,6 @@
 //! What was sent to a client and not acknowledged, by packet identifier.
 
-use std::collections::VecDeque;
-
-use hashbrown::HashMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::outgoing::Queued;
 use super::place::Place;
@@ -47,7 +45,7 @@ pub(super) struct Window {
     ring: VecDeque<Option<Inflight>>,
     /// Exchanges in the ring.
     in_ring: usize,
-    aside: HashMap<PacketId, Inflight>,
+    aside: BTreeMap<PacketId, Inflight>,
     /// Exchanges so far.
     sent: u64,
 }
@@ -163,7 +161,7 @@ impl Window {
         let mut taken: Vec<_> = slots.filter_map(|slot| slot.take_if(|it| wanted(it))).collect();
         self.in_ring -= taken.len();
         self.trim();
-        taken.extend(self.aside.extract_if(|_, entry| wanted(entry)).map(|(_, entry)| entry));
+        taken.extend(self.aside.extract_if(.., |_, entry| wanted(entry)).map(|(_, entry)| entry));
         taken
     }
 

@@ -13,7 +13,6 @@ use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,6 +25,7 @@ use crate::fs::OpenOptions;
 use crate::net::Address;
 use crate::runtime::{Core, Probe, RunOptions, Runtime, TaskPanicked};
 use crate::send::MaybeSend;
+use crate::socket::Socket;
 use crate::time::Instant;
 
 /// The runtime `R` with disks that can fail.
@@ -93,12 +93,16 @@ impl<R: Runtime> Runtime for Faulty<R> {
         R::fill_random(bytes);
     }
 
-    fn listener(fd: OwnedFd) -> io::Result<Self::Listener> {
-        R::listener(fd)
+    fn bind(address: &Address, backlog: i32) -> io::Result<Socket> {
+        R::bind(address, backlog)
     }
 
-    fn adopt(fd: OwnedFd) -> io::Result<Self::Stream> {
-        R::adopt(fd)
+    fn listener(socket: Socket) -> io::Result<Self::Listener> {
+        R::listener(socket)
+    }
+
+    fn adopt(socket: Socket) -> io::Result<Self::Stream> {
+        R::adopt(socket)
     }
 
     fn connect(address: &Address) -> impl Future<Output = io::Result<Self::Stream>> + MaybeSend {

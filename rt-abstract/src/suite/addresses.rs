@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 
 use super::tools::{TempDir, expect, free_port, listen, pair_at, run_one, send, tcp_pair};
-use crate::net::{Address, Listener, Peer, Stream, bind};
+use crate::net::{Address, Listener, Peer, Stream};
 use crate::runtime::{RunOptions, Runtime};
+use crate::socket::Socket;
 
 /// Nobody listens: `ConnectionRefused` over TCP, `NotFound` for a missing socket file.
 pub fn connect_refused<R: Runtime>(options: &RunOptions) {
@@ -14,7 +15,7 @@ pub fn connect_refused<R: Runtime>(options: &RunOptions) {
         let error = R::connect(&address).await.err().expect("nobody listens");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
 
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let nowhere = Address::Unix(dir.join("missing.sock"));
         let error = R::connect(&nowhere).await.err().expect("no such file");
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
@@ -24,15 +25,15 @@ pub fn connect_refused<R: Runtime>(options: &RunOptions) {
 /// A port or a socket file that somebody listens on cannot be bound again.
 pub fn bind_busy<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         for address in [free_port(), Address::Unix(dir.join("busy.sock"))] {
             let (_listener, address) = listen::<R>(&address);
-            let error = bind(&address, 16).expect_err("taken");
+            let error = R::bind(&address, 16).expect_err("taken");
             assert_eq!(error.kind(), ErrorKind::AddrInUse, "{address}: {error}");
         }
         let file = dir.join("a-file");
         std::fs::write(&file, b"not a socket").expect("write");
-        let error = bind(&Address::Unix(file.clone()), 16).expect_err("a file is in the way");
+        let error = R::bind(&Address::Unix(file.clone()), 16).expect_err("a file is in the way");
         assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
         assert_eq!(std::fs::read(&file).expect("read"), b"not a socket");
     });
@@ -41,7 +42,7 @@ pub fn bind_busy<R: Runtime>(options: &RunOptions) {
 /// A socket file whose listener is gone is in nobody's way.
 pub fn stale_unix_socket_is_replaced<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let address = Address::Unix(dir.join("stale.sock"));
         let (listener, named) = listen::<R>(&address);
         assert_eq!(named, address);
@@ -65,7 +66,7 @@ pub fn accept_names_the_peer<R: Runtime>(options: &RunOptions) {
         let (_far, peer) = listener.accept().await.expect("accept");
         assert_eq!(peer, Peer::Tcp(near.local_addr().expect("address")));
 
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let path = dir.join("peer.sock");
         let (mut listener, address) = listen::<R>(&Address::Unix(path.clone()));
         assert_eq!(address, Address::Unix(path.clone()));
@@ -80,7 +81,7 @@ pub fn tcp_streams_have_nodelay<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
         let (near, far) = tcp_pair::<R>().await;
         for stream in [near, far] {
-            let fd = stream.into_fd().expect("nothing is pending");
+            let fd = stream.into_socket().and_then(Socket::into_fd).expect("nothing is pending");
             let nodelay = socket2::SockRef::from(&fd).tcp_nodelay();
             assert!(nodelay.expect("getsockopt"));
         }

@@ -3,7 +3,6 @@
 use std::collections::{HashSet, VecDeque};
 use std::future::pending;
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -12,10 +11,11 @@ use std::time::Duration;
 use super::tools::{expect, expect_end, free_port, run, run_one, send, tcp_pair};
 use crate::io::{AsyncWrite, Closer};
 use crate::mailbox::{Full, Receiver, Sender, mailbox};
-use crate::net::{Address, Listener, Stream, bind};
+use crate::net::{Address, Listener, Stream};
 use crate::notify::Notify;
 use crate::runtime::{RunOptions, Runtime, Scheduler};
 use crate::shutdown::Shutdown;
+use crate::socket::Socket;
 
 /// Every core runs its main once, on a thread of its own; results are in core order.
 pub fn results_come_in_core_order<R: Runtime>(options: &RunOptions) {
@@ -34,9 +34,9 @@ pub fn results_come_in_core_order<R: Runtime>(options: &RunOptions) {
     }
 }
 
-/// A stream that is on its way: its descriptor and how far it was read.
+/// A stream that is on its way: its socket and how far it was read.
 struct Moving {
-    fd: OwnedFd,
+    socket: Socket,
     at: usize,
 }
 
@@ -91,8 +91,8 @@ async fn start_streams<R: Runtime>(leaving: Sender<Moving>) {
             far.shutdown().await.expect("shutdown");
             expect_end(&mut far).await;
         }));
-        let fd = near.into_fd().expect("nothing is pending");
-        post(&leaving, Moving { fd, at: 0 }).await;
+        let socket = near.into_socket().expect("nothing is pending");
+        post(&leaving, Moving { socket, at: 0 }).await;
     }
     for sender in senders {
         sender.await.expect("sender");
@@ -101,16 +101,16 @@ async fn start_streams<R: Runtime>(leaving: Sender<Moving>) {
 
 /// Reads the stream's part for this hop; says whether it was the last.
 async fn one_hop<R: Runtime>(moving: Moving, leaving: Sender<Moving>) -> bool {
-    let Moving { fd, at } = moving;
-    let mut stream = R::adopt(fd).expect("adopt");
+    let Moving { socket, at } = moving;
+    let mut stream = R::adopt(socket).expect("adopt");
     let to = at + PER_HOP;
     expect(&mut stream, at, to, 4_000).await;
     if to == HOPS * PER_HOP {
         expect_end(&mut stream).await;
         return true;
     }
-    let fd = stream.into_fd().expect("nothing is pending");
-    post(&leaving, Moving { fd, at: to }).await;
+    let socket = stream.into_socket().expect("nothing is pending");
+    post(&leaving, Moving { socket, at: to }).await;
     false
 }
 
@@ -163,18 +163,18 @@ pub fn the_calling_thread_runs_what_cannot_move<R: Runtime>(options: &RunOptions
 }
 
 /// A descriptor cannot leave while somebody can still kill it.
-pub fn into_fd_is_busy_while_a_closer_lives<R: Runtime>(options: &RunOptions) {
+pub fn a_socket_is_busy_while_a_closer_lives<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
         let (near, mut far) = tcp_pair::<R>().await;
         let closer = near.closer();
-        let error = near.into_fd().expect_err("a closer is alive");
+        let error = near.into_socket().expect_err("a closer is alive");
         assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{error}");
         drop(closer);
         expect_end(&mut far).await;
 
         let (near, mut far) = tcp_pair::<R>().await;
         drop(near.closer());
-        let mut near = R::adopt(near.into_fd().expect("no closer is alive")).expect("adopt");
+        let mut near = R::adopt(near.into_socket().expect("no closer is alive")).expect("adopt");
         send(&mut near, 0, 10, 10).await;
         expect(&mut far, 0, 10, 10).await;
     });
@@ -183,13 +183,16 @@ pub fn into_fd_is_busy_while_a_closer_lives<R: Runtime>(options: &RunOptions) {
 /// Several cores accept from one listening socket.
 pub fn several_cores_accept<R: Runtime>(options: &RunOptions) {
     const CLIENTS: usize = 60;
-    let fd = bind(&free_port(), 128).expect("bind");
+    let bound = Mutex::new(None::<Socket>);
     let stop = Shutdown::new();
     let served = run::<R, _, _, _>(options, 2, move |core| {
-        let fd = fd.try_clone().expect("dup");
+        // Whoever comes first binds.
+        let mut bound = bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = bound.get_or_insert_with(|| R::bind(&free_port(), 128).expect("bind"));
+        let socket = socket.try_clone().expect("dup");
         let stop = stop.clone();
         async move {
-            let mut listener = R::listener(fd).expect("listener");
+            let mut listener = R::listener(socket).expect("listener");
             let address = listener.local_address().expect("address");
             let closer = listener.closer();
             let accepting = R::spawn(async move {

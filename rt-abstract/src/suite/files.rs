@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
+use std::path::Path;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -51,7 +52,7 @@ macro_rules! read_part {
 /// Create, append, sync, open again, read back.
 pub fn written_bytes_come_back<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let path = dir.join("log");
         let file = R::open(&path, CREATE).await.expect("create");
         for at in (0..100_000).step_by(1_000) {
@@ -88,7 +89,7 @@ pub fn written_bytes_come_back<R: Runtime>(options: &RunOptions) {
 /// One gathering write of more pieces than the kernel takes at once.
 pub fn many_pieces_reach_the_file<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let file = R::open(&dir.join("pieces"), CREATE).await.expect("create");
         let sizes: Vec<usize> = (0..3_000).map(|index| index * 11 % 90).collect();
         let total: usize = sizes.iter().sum();
@@ -118,7 +119,7 @@ pub fn many_pieces_reach_the_file<R: Runtime>(options: &RunOptions) {
 /// Space is reserved, cut and extended.
 pub fn sizes_change<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let file = R::open(&dir.join("segment"), CREATE_NEW).await.expect("create");
         assert_eq!(file.size().await.expect("size"), 0);
         file.allocate(100_000).await.expect("allocate");
@@ -140,7 +141,7 @@ pub fn sizes_change<R: Runtime>(options: &RunOptions) {
 /// Rename replaces, remove removes, and the directory can be synced.
 pub fn names_change<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let (old, new) = (dir.join("old"), dir.join("new"));
         let file = R::open(&old, CREATE_NEW).await.expect("create");
         write_part!(file, 0, 100);
@@ -148,12 +149,12 @@ pub fn names_change<R: Runtime>(options: &RunOptions) {
         drop(R::open(&new, CREATE).await.expect("create the target"));
         R::rename(&old, &new).await.expect("rename");
         R::sync_dir(dir.path()).await.expect("sync the directory");
-        assert!(!old.exists());
+        assert!(is_missing::<R>(&old).await);
         let renamed = R::open(&new, READ).await.expect("open");
         read_part!(renamed, 0, 100);
         R::remove_file(&new).await.expect("remove");
         R::sync_dir(dir.path()).await.expect("sync the directory");
-        assert!(!new.exists());
+        assert!(is_missing::<R>(&new).await);
         read_part!(file, 0, 100); // an open file outlives its name
         let error = R::remove_file(&new).await.expect_err("gone");
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -167,7 +168,7 @@ pub fn names_change<R: Runtime>(options: &RunOptions) {
 /// Directories are made and listed.
 pub fn directories_are_listed<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let inner = dir.join("inner");
         for _ in 0..2 {
             R::create_dir(&inner).await.expect("create, and once more");
@@ -192,7 +193,7 @@ pub fn directories_are_listed<R: Runtime>(options: &RunOptions) {
 /// Missing, present although it must not be, not allowed.
 pub fn open_errors_say_what_is_wrong<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let path = dir.join("file");
         let write = OpenOptions { write: true, ..READ };
         for options in [READ, write] {
@@ -212,7 +213,7 @@ pub fn open_errors_say_what_is_wrong<R: Runtime>(options: &RunOptions) {
 pub fn files_pin_no_core<R: Runtime>(options: &RunOptions) {
     const PART: usize = 64 * 1024;
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let file = R::open(&dir.join("shared"), CREATE).await.expect("create");
         let bystander = R::spawn(async { R::yield_now().await });
         let mut writes: Vec<_> = (0..32)
@@ -243,4 +244,9 @@ pub fn files_pin_no_core<R: Runtime>(options: &RunOptions) {
         bystander.await.expect("bystander");
         read_part!(file, 0, 32 * PART);
     });
+}
+
+async fn is_missing<R: Runtime>(path: &Path) -> bool {
+    let opened = R::open(path, READ).await;
+    opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }

@@ -241,7 +241,7 @@ async fn interrupt<R: Runtime>(near: &mut R::Stream, notify: &Notify) {
 /// A killed listener's pending accept fails, and so do all later ones.
 pub fn listener_kill_ends_accept<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         for address in [free_port(), Address::Unix(dir.join("kill.sock"))] {
             for paused in [false, true] {
                 let (mut listener, bound) = listen::<R>(&address);

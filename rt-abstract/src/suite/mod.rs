@@ -11,7 +11,8 @@
 //! );
 //! ```
 //!
-//! That makes one `#[test]` per case and group (`io_uring::ordered_over_tcp`, ...). Cases run one
+//! That makes one `#[test]` per case and group (`io_uring::ordered_over_tcp`, ...). A simulation, which
+//! has no kernel and no threads, begins with `simulated` and gets the cases that need neither. Cases run one
 //! at a time, because each also checks that it leaves no descriptor open and no task alive, and
 //! each has a watchdog that ends the process with the case's name instead of hanging.
 //!
@@ -50,7 +51,9 @@ pub const WATCHDOG_SECONDS: u64 = 60;
 
 /// All cases for the backend `R`. Run each with [`run_case`].
 pub fn cases<R: Runtime>() -> Vec<Case> {
-    crate::suite_cases!(list R)
+    let mut cases = crate::suite_cases!(list R);
+    cases.extend(crate::suite_kernel_cases!(list R));
+    cases
 }
 
 /// Runs one case alone, under a watchdog, and checks that it left no descriptor open.
@@ -87,7 +90,7 @@ pub fn run_case<R: Runtime>(name: &'static str, options: &RunOptions, case: fn(&
 /// Makes one `#[test]` per case for each named [`RunOptions`]; see [`mod@crate::suite`].
 #[macro_export]
 macro_rules! behaviour_suite {
-    ($runtime:ty, $($group:ident => $options:expr),+ $(,)?) => {
+    (simulated $runtime:ty, $($group:ident => $options:expr),+ $(,)?) => {
         $(
             mod $group {
                 #[allow(unused_imports)]
@@ -96,32 +99,56 @@ macro_rules! behaviour_suite {
             }
         )+
     };
+    ($runtime:ty, $($group:ident => $options:expr),+ $(,)?) => {
+        $(
+            mod $group {
+                #[allow(unused_imports)]
+                use super::*;
+                $crate::suite_cases!(tests $runtime, $options);
+                $crate::suite_kernel_cases!(tests $runtime, $options);
+            }
+        )+
+    };
 }
 
-/// The list of cases, by room; hands it to [`suite_expand!`].
+/// The cases that look at what only a kernel has: descriptors, threads, sockets of the standard
+/// library.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! suite_kernel_cases {
+    ($shape:ident $($arguments:tt)*) => {
+        $crate::suite_expand! {
+            $shape [$($arguments)*]
+            addresses: bind_busy, accept_names_the_peer, tcp_streams_have_nodelay;
+            streams: small_socket_buffers;
+            cores: results_come_in_core_order, signals_cross_threads;
+            tasks: blocking_work_comes_back;
+        }
+    };
+}
+
+/// The list of all other cases, by room; hands it to [`suite_expand!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! suite_cases {
     ($shape:ident $($arguments:tt)*) => {
         $crate::suite_expand! {
             $shape [$($arguments)*]
-            addresses: connect_refused, bind_busy, stale_unix_socket_is_replaced,
-                accept_names_the_peer, tcp_streams_have_nodelay;
+            addresses: connect_refused, stale_unix_socket_is_replaced;
             streams: ordered_over_tcp, ordered_over_unix, both_directions_at_once,
-                small_socket_buffers, reads_append, many_pieces_at_once, half_close,
+                reads_append, many_pieces_at_once, half_close,
                 dropping_the_write_half_sends_nothing, full_buffer_is_invalid_input,
                 lazy_reads_hold_nothing_while_idle, lazy_reads_deliver_everything;
             kills: kill_ends_a_pending_read, kill_ends_a_pending_lazy_read,
                 kill_ends_a_blocked_write, kill_is_idempotent, kill_hits_only_its_own_socket,
                 interrupted_reads_lose_nothing, interrupted_lazy_reads_lose_nothing,
                 listener_kill_ends_accept;
-            cores: results_come_in_core_order, descriptors_move_between_cores,
-                into_fd_is_busy_while_a_closer_lives, several_cores_accept,
-                mailboxes_keep_order_across_cores, signals_cross_threads,
+            cores: descriptors_move_between_cores, a_socket_is_busy_while_a_closer_lives,
+                several_cores_accept, mailboxes_keep_order_across_cores,
                 the_calling_thread_runs_what_cannot_move;
             tasks: a_panic_reaches_the_joiner_alone, a_panicking_main_is_an_error,
                 dropped_handles_detach, yields_let_others_run, live_tasks_counts,
-                unfinished_tasks_end_with_the_core, blocking_work_comes_back;
+                unfinished_tasks_end_with_the_core;
             clock: sleeps_are_never_early, many_sleeps_end_in_order, intervals_skip_missed_ticks,
                 dropped_sleeps_do_no_harm;
             files: written_bytes_come_back, many_pieces_reach_the_file, sizes_change,

@@ -31,7 +31,7 @@ pub fn ordered_over_tcp<R: Runtime>(options: &RunOptions) {
 /// The same over a Unix-domain socket.
 pub fn ordered_over_unix<R: Runtime>(options: &RunOptions) {
     run_one::<R, _, _>(options, || async {
-        let dir = TempDir::new();
+        let dir = TempDir::new::<R>().await;
         let (near, far) = pair_at::<R>(&Address::Unix(dir.join("ordered.sock"))).await;
         ordered::<R>(near, far).await;
     });
@@ -83,8 +83,8 @@ pub fn small_socket_buffers<R: Runtime>(options: &RunOptions) {
             socket.set_send_buffer_size(4_096).expect("SO_SNDBUF");
             socket.set_recv_buffer_size(4_096).expect("SO_RCVBUF");
         }
-        let mut near = R::adopt(OwnedFd::from(near)).expect("adopt");
-        let mut far = R::adopt(OwnedFd::from(far)).expect("adopt");
+        let mut near = R::adopt(OwnedFd::from(near).into()).expect("adopt");
+        let mut far = R::adopt(OwnedFd::from(far).into()).expect("adopt");
         let sender = R::spawn(async move {
             let mut at = 0;
             let mut partial = 0;

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::io::{AsyncRead, AsyncWrite};
-use crate::net::{Address, Listener, bind};
+use crate::net::{Address, Listener};
 use crate::notify::Notify;
 use crate::runtime::{Core, RunOptions, Runtime};
 use crate::send::MaybeSend;
@@ -68,7 +68,7 @@ pub(super) fn free_port() -> Address {
 
 /// Listens on `address`; returns where.
 pub(super) fn listen<R: Runtime>(address: &Address) -> (R::Listener, Address) {
-    let listener = R::listener(bind(address, 128).expect("bind")).expect("listener");
+    let listener = R::listener(R::bind(address, 128).expect("bind")).expect("listener");
     let address = listener.local_address().expect("local address");
     (listener, address)
 }
@@ -193,16 +193,16 @@ impl Lender {
     }
 }
 
-/// A folder of its own, removed at the end.
+/// A folder of its own on the runtime's disk, removed at the end.
 pub(super) struct TempDir(PathBuf);
 
 impl TempDir {
-    pub(super) fn new() -> Self {
+    pub(super) async fn new<R: Runtime>() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("gearbox-suite-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("temp dir");
+        R::create_dir(&path).await.expect("temp dir");
         Self(path)
     }
 

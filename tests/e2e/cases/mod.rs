@@ -5,6 +5,7 @@ mod backup;
 mod bad_input;
 mod cluster;
 mod conformance;
+mod disk;
 mod durable;
 mod hostile;
 mod lifecycle;
@@ -14,6 +15,8 @@ mod mosquitto;
 mod paho;
 mod queues;
 mod rumqtt;
+mod starts;
+mod steps;
 mod stopping;
 mod sys;
 
@@ -25,11 +28,13 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         conformance::CASES,
         bad_input::CASES,
         cluster::CASES,
+        disk::CASES,
         durable::CASES,
         hostile::CASES,
         messages::CASES,
         queues::CASES,
         lifecycle::CASES,
+        starts::CASES,
         stopping::CASES,
         rumqtt::CASES,
         mosquitto::CASES,
@@ -37,6 +42,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         auth::CASES,
         backup::CASES,
         sys::CASES,
+        steps::CASES,
         metrics::CASES,
     ]
     .into_iter()

@@ -15,6 +15,7 @@ use crate::wait::PATIENCE;
 pub const CASES: &[Case] = &[
     Case::new("queues::lie_on_the_disk", lie_on_the_disk),
     Case::new("queues::a_damaged_message_is_lost_alone", damaged_message),
+    Case::new("queues::a_message_that_waits_keeps_no_segments", moving_message),
     Case::new("queues::what_a_leaving_member_was_owed_is_read_first", leaving_member),
 ];
 
@@ -140,6 +141,62 @@ fn damaged_message(column: &Column) {
     reader.ping();
     broker.metric_until("dropped_damaged", |now| now == 1);
     broker.metric_until("journal_live_records", |now| now == 0);
+}
+
+/// Traffic of eighty segments flows while a client with one message stays away.
+fn moving_message(column: &Column) {
+    let folder = temporary_folder();
+    let start = || {
+        let environment = [("GEARBOX_JOURNAL__SEGMENT_BYTES", "65536")];
+        let options =
+            Options { data_dir: Some(folder.path()), environment: &environment, shards: 2 };
+        Broker::start_with(column, &options)
+    };
+    let mut broker = start();
+    sleeper(broker.mqtt, "away", "t", 2);
+    fill(&broker, "t", ["it waits".to_owned()].into_iter(), 2);
+    let (mut reader, _) = resume(broker.mqtt, "reader", false, 3600, None);
+    reader.subscribe("busy", 1);
+    let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
+    let payload = "x".repeat(16_000);
+    let mut most = 0;
+    for number in 0..220_u16 {
+        deliver(&mut talker, "busy", &payload, 1, number + 1);
+        let (_, _, id) = reader.expect(PUBLISH).publish(5);
+        reader.send(&ack(PUBACK, id.expect("QoS 1")));
+        if number % 20 == 19 {
+            // All that was superfluous may go before the next ones come.
+            most = most.max(sum(&broker, "journal_segments"));
+            broker.metric_until("journal_segments", |now| now <= 8);
+        }
+    }
+    let synced = sum(&broker, "journal_synced_bytes");
+    assert!(synced > 50 * 65_536, "{synced} bytes were written");
+    assert!(most < 30, "there were {most} segments");
+    assert!(sum(&broker, "journal_moved_records") > 0);
+    for round in 0..3 {
+        broker.kill();
+        broker = start();
+        let (mut away, present) = resume(broker.mqtt, "away", false, 3600, None);
+        assert!(present);
+        // It is sent, then received, then there is nothing.
+        if round == 0 {
+            assert_eq!(away.expect(PUBLISH).publish(5).1, b"it waits");
+        }
+        if round == 1 {
+            let packet = away.expect(PUBLISH);
+            let (_, got, id) = packet.publish(5);
+            assert_eq!(got, b"it waits");
+            away.send(&ack(PUBREC, id.expect("QoS 2")));
+            let released = id_of(&away.expect(PUBREL));
+            away.send(&ack(PUBCOMP, released));
+            broker.metric_until("inflight_messages", |now| now == 0);
+            // Recorded, and so on the disk with the next message that is acknowledged.
+            let mut talker = Raw::connect(broker.mqtt, 5, "talker", 600);
+            deliver(&mut talker, "busy", "x", 1, 1);
+        }
+        away.ping();
+    }
 }
 
 fn leaving_member(column: &Column) {

@@ -42,7 +42,7 @@ impl<R: Runtime> Node<R> {
     pub fn start_at(address: SocketAddr, settings: Settings, service: Answers) -> Self {
         let fd = bind(&Address::Tcp(address), 16).expect("binds");
         let Ok(Address::Tcp(address)) = bound_address(&fd) else { panic!("a TCP address") };
-        let listener = R::listener(fd).expect("listens");
+        let listener = R::listener(fd.into()).expect("listens");
         let stop = Shutdown::new();
         let task = R::spawn(serve::<R, _>(settings, listener, service, stop.clone()));
         Self { address, stop, task }

@@ -5,7 +5,9 @@
 //! time. Whatever comes, nothing panics, what a client receives decodes, the counters agree with
 //! what they count, and when everybody has left nothing stays.
 
+mod connects;
 mod grammar;
+mod pools;
 pub(super) mod scram;
 mod slot;
 
@@ -22,7 +24,9 @@ use crate::access::Access;
 use crate::config::{AuthConfig, Limits, QueueFull};
 use crate::retained::Retained;
 use crate::stats::ShardStats;
+pub use connects::Connects;
 use grammar::{Input, TOPICS, connect, packet};
+pub use pools::Pools;
 use slot::{Reader, Slot};
 
 const SLOTS: usize = 4;

@@ -23,7 +23,11 @@ fn users() -> Users {
     Users::parse(&format!("ann:{}\nbob:{}", record("a"), record("b"))).unwrap()
 }
 
-fn bench(allow_anonymous: bool, max_pending_verifications: usize, shards: usize) -> Bench {
+pub(super) fn bench(
+    allow_anonymous: bool,
+    max_pending_verifications: usize,
+    shards: usize,
+) -> Bench {
     let mut bench = Bench::with(shards, Limits::default());
     let users = Some(users());
     let config = AuthConfig { allow_anonymous, users, max_pending_verifications };
@@ -32,13 +36,18 @@ fn bench(allow_anonymous: bool, max_pending_verifications: usize, shards: usize)
     bench
 }
 
-fn login<'a>(version: Version, id: &'a str, user: &'a str, password: &'a str) -> Connect<'a> {
+pub(super) fn login<'a>(
+    version: Version,
+    id: &'a str,
+    user: &'a str,
+    password: &'a str,
+) -> Connect<'a> {
     let password = Some(password.as_bytes());
     Connect { username: Some(user), password, ..request(version, id, true) }
 }
 
 /// Opens a connection and sends bytes behind CONNECT; the password is not verified yet.
-fn begin(bench: &mut Bench, request: &Connect<'_>, behind: &[u8]) -> (Client, Next) {
+pub(super) fn begin(bench: &mut Bench, request: &Connect<'_>, behind: &[u8]) -> (Client, Next) {
     let shard = usize::from(bench.shards[0].owner_of(request.client_id));
     let key = bench.shards[shard].open(bench.now_ms).unwrap();
     bench.written.remove(&(shard, key));
@@ -52,7 +61,7 @@ fn begin(bench: &mut Bench, request: &Connect<'_>, behind: &[u8]) -> (Client, Ne
     (client, next)
 }
 
-fn check(next: Next) -> Box<PasswordCheck> {
+pub(super) fn check(next: Next) -> Box<PasswordCheck> {
     let Next::Verify(check) = next else { panic!("nothing to verify: {next:?}") };
     check
 }

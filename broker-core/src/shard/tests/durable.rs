@@ -15,7 +15,7 @@ use crate::shard::stored::client_key;
 
 pub(super) const WALL_MS: u64 = 1_000_000;
 
-fn durable_bench() -> Bench {
+pub(super) fn durable_bench() -> Bench {
     let mut bench = Bench::new();
     let handle = Handle::detached(1, Arc::new(MemoryStore::new()));
     bench.shards[0].set_durability(handle, bench.now_ms, WALL_MS);

@@ -10,6 +10,7 @@ mod lifecycle;
 mod limits;
 mod messages;
 mod model;
+mod steps;
 mod stored;
 mod sys;
 mod unanswered;

@@ -300,7 +300,7 @@ fn a_message_that_cannot_be_read_is_lost_alone() {
     out.wanted(ReadAhead { messages: 3, bytes: 1 << 20 }, &mut wanted);
     assert_eq!(wanted, [1, 2, 3].map(|seq| (seq, Place::at(seq))));
     for seq in [1, 3, 7] {
-        assert_eq!(out.lose(seq, &mut progress), seq < 7);
+        assert_eq!(out.lose(seq, Place::at(seq), &mut progress), seq < 7);
     }
     let done = |seq| Progress::Done { seq, place: Place::at(seq) };
     assert_eq!(progress, [done(1), done(3)]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use journal::testing::{FakeDisk, fake};
-use journal::{Class, Options, Position};
+use journal::{Batch, Class, Options, Position};
 use meta::command::Reply;
 use meta::record::{SessionRecord, StoredSubscription};
 use meta::store::MemoryStore;
@@ -20,6 +20,8 @@ use crate::shard::Lost;
 
 pub const WALL_MS: u64 = 1_000_000;
 const SEGMENT_BYTES: u64 = 64 << 10;
+/// The first byte of a record that means nothing, and is in no log.
+const FILLER: u8 = 0x7F;
 
 /// Generation, and subscriptions with their QoS.
 pub type Moved = (u64, Vec<(String, QoS)>);
@@ -67,10 +69,37 @@ impl Kept {
         for shard in &mut self.bench.shards {
             shard.end_turn();
         }
+        self.take_synced();
+    }
+
+    fn take_synced(&mut self) {
         for (position, bytes) in self.disk.sync() {
-            self.records.insert(position.get(), bytes.clone());
-            self.log.push(bytes);
+            if bytes[0] != FILLER {
+                self.records.insert(position.get(), bytes.clone());
+                self.log.push(bytes);
+            }
         }
+        // What was released is not there any more.
+        let oldest = self.node.usage().oldest.get();
+        let released = self.records.range(..oldest).count();
+        self.log.drain(..released);
+        self.records = self.records.split_off(&oldest);
+    }
+
+    /// Other records fill the segment that is written, and another one.
+    pub fn fill(&mut self) {
+        for _ in 0..3 {
+            let mut batch = Batch::new();
+            batch.push(|out| out.resize(out.len() + 40_000, FILLER));
+            self.node.journal().append(&mut batch, Class::New).expect("room");
+        }
+    }
+
+    /// A shard moves all that it may, as far as its messages are read at once.
+    pub fn move_all(&mut self, shard: usize) {
+        let now_ms = self.bench.now_ms;
+        self.bench.shards[shard].move_all(now_ms);
+        self.fetch();
     }
 
     /// The process ends; the next one finds what was durable.
@@ -115,7 +144,7 @@ impl Kept {
         for mut batch in self.node.end_sessions(&replay.take_rest()) {
             self.node.journal().append(&mut batch, Class::Always).expect("room");
         }
-        self.log.extend(self.disk.sync().into_iter().map(|(_, bytes)| bytes));
+        self.take_synced();
         self.bench.run();
     }
 
@@ -273,7 +302,7 @@ fn start(
     let options =
         Options { segment_bytes: SEGMENT_BYTES, max_batch_bytes: 16 << 10, ..Options::new("") };
     let (journal, disk) = fake(options);
-    let node = Arc::new(Messages::new(journal, shards, levels.clone()));
+    let node = Arc::new(Messages::new(journal, shards, levels.clone(), 100));
     for shard in &mut bench.shards {
         let handle = Handle::detached(1, Arc::new(MemoryStore::new()));
         shard.set_durability(handle, 1_000, WALL_MS);

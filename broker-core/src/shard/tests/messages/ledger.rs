@@ -1,4 +1,5 @@
-//! Any sequence of publishes, acknowledgements, syncs and crashes over two shards: clients that follow
+//! Any sequence of publishes, acknowledgements, syncs, moves to the end of the log and crashes over two
+//! shards: clients that follow
 //! the protocol get what was acknowledged, QoS 2 exactly once, each publisher's messages in order.
 
 use std::collections::BTreeMap;
@@ -24,6 +25,10 @@ enum Event {
     Read,
     /// Some time passes.
     Tick,
+    /// Others fill some segments.
+    Fill,
+    /// A shard moves what it may out of old segments.
+    Move(usize),
     Crash,
 }
 
@@ -36,6 +41,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..2_usize).prop_map(Event::Come),
         2 => Just(Event::Read),
         1 => Just(Event::Tick),
+        2 => Just(Event::Fill),
+        4 => (0..2_usize).prop_map(Event::Move),
         2 => Just(Event::Crash),
     ];
     prop::collection::vec(event, 1..60)
@@ -247,6 +254,8 @@ impl World {
                 self.kept.fetch();
             }
             Event::Tick => self.kept.bench.pass_ms(200),
+            Event::Fill => self.kept.fill(),
+            Event::Move(shard) => self.kept.move_all(shard),
             Event::Crash => {
                 for who in 0..2 {
                     self.publishers[who].client = None;

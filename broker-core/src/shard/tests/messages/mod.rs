@@ -3,6 +3,7 @@
 mod corners;
 mod kept;
 mod ledger;
+mod moved;
 mod offline;
 mod restarts;
 
