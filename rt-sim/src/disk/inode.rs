@@ -90,7 +90,7 @@ impl Inode {
                 self.dirty.remove(&sector);
             }
         }
-        self.medium.truncate(syncing.len.max(self.cache.len().min(self.medium.len())));
+        self.medium.truncate(syncing.len);
     }
 
     /// It has failed: the system takes everything for written, and no later sync writes it.
@@ -109,7 +109,7 @@ impl Inode {
         }
         for sector in std::mem::take(&mut self.dirty).into_keys() {
             let bytes = part(&self.cache, sector).to_vec();
-            if bytes == part(&self.medium, sector) {
+            if bytes.is_empty() || bytes == part(&self.medium, sector) {
                 continue;
             }
             if keep() {
@@ -218,6 +218,18 @@ mod tests {
         synced(&mut inode);
         inode.lose(|| false);
         assert_eq!(inode.bytes(), [3; 512]);
+    }
+
+    #[test]
+    fn a_cut_that_was_not_synced_has_happened_or_not() {
+        for cut in [false, true] {
+            let mut inode = Inode::default();
+            inode.write(0, &[1; 2_000]);
+            synced(&mut inode);
+            inode.resize(100);
+            inode.lose(|| cut);
+            assert_eq!(inode.bytes(), &[1; 2_000][..if cut { 100 } else { 2_000 }]);
+        }
     }
 
     #[test]
