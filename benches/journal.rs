@@ -1,6 +1,6 @@
 //! How fast is the journal? Batches of 64 KiB through [`journal::Journal`] until they are durable,
-//! beside a plain loop of `pwrite` and `fdatasync` with the same batches into a file that was
-//! prepared in the same way: `cargo bench -p gearbox --bench journal`.
+//! beside a plain loop of `pwrite` and `fdatasync` with the same batches, one or eight at a time, into a
+//! file that was prepared in the same way: `cargo bench -p gearbox --bench journal`.
 //!
 //! Two figures of each: the throughput with several batches under way, and the time of one batch
 //! that is alone. The columns are those of the build. The files are in `$GEARBOX_BENCH_DIR`, or in
@@ -47,9 +47,13 @@ fn main() {
     let mut plain_rates = Vec::new();
     // In turns: a disk is not the same from minute to minute.
     for round in 0..rounds {
-        let figures = plain::run(directory().path(), batches);
-        println!("plain loop, round {round}: {figures}");
-        plain_rates.push(figures.rate());
+        for group in [1, 8] {
+            let figures = plain::run(directory().path(), batches, group);
+            println!("plain loop, {group} at a time, round {round}: {figures}");
+            if group == 1 {
+                plain_rates.push(figures.rate());
+            }
+        }
         each_column(&mut Cases { batches, round });
     }
     plain_rates.sort_by(f64::total_cmp);

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
 
+use broker_core::backup::MANIFEST;
+
 /// Keeps the directory locked until dropped, or until the process ends, however it ends.
 #[derive(Debug)]
 pub struct DataDir {
@@ -17,11 +19,17 @@ const RESTORING: &str = "RESTORING";
 ///
 /// # Errors
 /// One line that names the directory: not creatable, not writable, in use (and by which process, when it
-/// said so), or left by a restore that was interrupted.
+/// said so), a backup, or left by a restore that was interrupted.
 pub fn lock(dir: &Path) -> Result<DataDir, String> {
     let shown = dir.display();
     std::fs::create_dir_all(dir)
         .map_err(|error| format!("cannot create the data directory {shown}: {error}"))?;
+    if dir.join(MANIFEST).exists() {
+        return Err(format!(
+            "{shown} is a backup, which a broker would change: `gearbox restore --from {shown} \
+             --data-dir DIR` makes a data directory of it"
+        ));
+    }
     let locked = lock_existing(dir)?;
     if dir.join(RESTORING).exists() {
         return Err(format!(
@@ -40,6 +48,12 @@ pub fn begin_restore(dir: &Path) -> Result<DataDir, String> {
     let shown = dir.display();
     let cannot = |error| format!("cannot create the data directory {shown}: {error}");
     std::fs::create_dir_all(dir).map_err(cannot)?;
+    if dir.join(RESTORING).exists() {
+        return Err(format!(
+            "the data directory {shown} is what a restore left that was interrupted or failed: remove it, \
+             or restore to another one"
+        ));
+    }
     if let Some(entry) = std::fs::read_dir(dir).map_err(cannot)?.next() {
         let name = entry.map_err(cannot)?.file_name();
         let name = name.display();
@@ -128,12 +142,21 @@ mod tests {
         drop(begin_restore(&dir).unwrap());
         for refused in [lock(&dir), begin_restore(&dir)] {
             let error = refused.unwrap_err();
-            assert!(error.contains("is not whole") || error.contains("is not empty"), "{error}");
+            assert!(error.contains("was interrupted or failed"), "{error}");
         }
         finish_restore(&dir).unwrap();
         drop(lock(&dir).unwrap());
         let error = begin_restore(&dir).unwrap_err();
         assert!(error.contains("is not empty: it holds "), "{error}");
+    }
+
+    #[test]
+    fn a_backup_is_no_data_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join(MANIFEST), "").unwrap();
+        let error = lock(temp.path()).unwrap_err();
+        assert!(error.contains("is a backup"), "{error}");
+        assert!(!temp.path().join(LOCK_FILE).exists());
     }
 
     #[test]

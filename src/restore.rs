@@ -14,9 +14,13 @@ use crate::{data_dir, repair};
 /// # Errors
 /// One line for the operator. What was copied by then is marked, and no broker starts on it.
 pub fn restore(args: &RestoreArgs) -> Result<String, String> {
-    let to = &args.data_dir;
+    let (from, to) = (&args.from, &args.data_dir);
+    if !from.join(backup::MANIFEST).exists() {
+        let from = from.display();
+        return Err(format!("{from} is no complete backup: it has no MANIFEST"));
+    }
     let _locked = data_dir::begin_restore(to)?;
-    let manifest = repair::on_a_backend(Copy { from: &args.from, to })?;
+    let manifest = repair::on_a_backend(Copy { from, to })?;
     let (report, sound) = repair::inspect(to)?;
     if !sound || report.node != Some(manifest.node) {
         return Err(format!("what was restored is not sound:\n{}", report.text));

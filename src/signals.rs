@@ -12,19 +12,19 @@ use signal_hook::low_level;
 pub type Reload = Box<dyn Fn() + Send>;
 
 /// Watches for signals on a thread of its own, for the life of the process. A drain that takes
-/// longer than `drain_limit` is given up with exit code 1. Without `reload` SIGHUP ends the process,
-/// as it does by default.
+/// longer than `drain_limit` is given up with exit code 1. Without `reload` SIGHUP does nothing: it would
+/// end the process without a drain, and who sends it wants files to be read.
 pub fn watch(shutdown: Shutdown, drain_limit: Duration, reload: Option<Reload>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    if reload.is_some() {
-        signals.handle().add_signal(SIGHUP)?;
-    }
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let name = || std::thread::Builder::new().name("signals".into());
     name().spawn(move || {
         let mut draining = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
-                reload.iter().for_each(|reload| reload());
+                match &reload {
+                    Some(reload) => reload(),
+                    None => tracing::info!("SIGHUP: there is no users file to be read again"),
+                }
                 continue;
             }
             if draining {

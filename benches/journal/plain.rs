@@ -1,5 +1,5 @@
-//! The ceiling: one thread that writes a batch and syncs it, into a file that was prepared like a
-//! segment.
+//! The ceiling: one thread that writes batches and syncs them, one or a group at a time, into a file
+//! that was prepared like a segment.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,23 +11,25 @@ use crate::{BATCH_BYTES, Figures};
 /// As large as a segment.
 const FILE_BYTES: u64 = 64 << 20;
 
-pub fn run(dir: &Path, batches: usize) -> Figures {
+/// `group` batches are one write and one sync.
+pub fn run(dir: &Path, batches: usize, group: usize) -> Figures {
     let file = File::options().create_new(true).write(true).open(dir.join("plain"));
     let file = file.expect("creates");
     let flags = rustix::fs::FallocateFlags::empty();
     rustix::fs::fallocate(&file, flags, 0, FILE_BYTES).expect("reserves");
-    let batch = vec![b'x'; BATCH_BYTES];
+    let bytes = vec![b'x'; group * BATCH_BYTES];
     for at in (0..FILE_BYTES).step_by(BATCH_BYTES) {
         file.write_all_at(&vec![0; BATCH_BYTES], at).expect("writes");
     }
     file.sync_all().expect("syncs");
     let mut figures = Figures::default();
     let start = Instant::now();
-    for index in 0..batches as u64 {
+    for index in 0..(batches / group) as u64 {
         let begin = Instant::now();
-        file.write_all_at(&batch, index * BATCH_BYTES as u64 % FILE_BYTES).expect("writes");
+        file.write_all_at(&bytes, index * bytes.len() as u64 % FILE_BYTES).expect("writes");
         file.sync_data().expect("syncs");
-        figures.add(begin.elapsed());
+        let took = begin.elapsed();
+        (0..group).for_each(|_| figures.add(took));
         figures.syncs += 1;
     }
     figures.took = start.elapsed();

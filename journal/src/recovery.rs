@@ -124,7 +124,7 @@ async fn go_on<R: Runtime>(dir: &Path, end: End) -> Result<Segment<R>, OpenError
         tracing::warn!(
             path = %path.display(),
             offset = end.offset,
-            "the last frame was not written completely; it was never durable and is dropped"
+            "the last frame is not whole, as a crash leaves it while it is written: it is dropped"
         );
     }
     if end.torn && end.offset < header.segment_bytes {

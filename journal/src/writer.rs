@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::io::Error;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{join, select};
-use rt_abstract::{File, Runtime, Shared, Shutdown, write_all_at};
+use rt_abstract::{File, Runtime, Shared, Shutdown};
 
 use crate::error::JournalError;
 use crate::format::{encode_frame_header, frame_crc};
@@ -81,7 +82,7 @@ fn report(inner: &Inner, result: Result<(), JournalError>) -> Result<(), Journal
 }
 
 async fn write_frames<R: Runtime>(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     mut active: Segment<R>,
     next: &Next<R>,
     stop: &Shutdown,
@@ -112,7 +113,7 @@ async fn write_frames<R: Runtime>(
 }
 
 async fn write_frame<R: Runtime>(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     active: &Segment<R>,
     frame: Frame,
 ) -> Result<(), JournalError> {
@@ -121,10 +122,19 @@ async fn write_frame<R: Runtime>(
     drop(bytes); // so that the header can be put in
     let header = encode_frame_header(length, crc, records, sequence, &active.header);
     let Some(bytes) = inner.with(|gather| gather.seal(header)) else { return Ok(()) };
-    let written = write_all_at(&active.file, bytes, offset).await;
-    written.map_err(JournalError::on("write", &active.path))?;
-    inner.set_written(sequence);
-    active.file.sync_data().await.map_err(JournalError::on("sync", &active.path))?;
+    let is_written = Arc::new(AtomicBool::new(false));
+    let written = {
+        let (inner, is_written) = (inner.clone(), is_written.clone());
+        move || {
+            is_written.store(true, Ordering::Release);
+            inner.set_written(sequence);
+        }
+    };
+    let result = active.file.write_all_and_sync_at(bytes, offset, written).await;
+    result.map_err(|error| {
+        let action = if is_written.load(Ordering::Acquire) { "sync" } else { "write" };
+        JournalError::on(action, &active.path)(error)
+    })?;
     inner.set_durable(sequence);
     if inner.with(|gather| gather.has_releases()) {
         inner.house.notify();

@@ -84,6 +84,24 @@ pub trait File: MaybeSend + MaybeSync + 'static {
     /// dropped the dirty pages, and a second call that succeeds proves nothing.
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> + MaybeSend;
 
+    /// [`write_all_at`], then `written`, on any thread, then [`File::sync_data`]: in one trip where each
+    /// would be a trip to a pool of threads. An error before `written` was called is the write's.
+    fn write_all_and_sync_at(
+        &self,
+        bytes: Bytes,
+        offset: u64,
+        written: impl FnOnce() + Send + 'static,
+    ) -> impl Future<Output = io::Result<()>> + MaybeSend
+    where
+        Self: Sized,
+    {
+        async move {
+            write_all_at(self, bytes, offset).await?;
+            written();
+            self.sync_data().await
+        }
+    }
+
     /// Reserves space for the first `len` bytes and extends the file to that length (`fallocate`);
     /// `ErrorKind::StorageFull` when there is none.
     fn allocate(&self, len: u64) -> impl Future<Output = io::Result<()>> + MaybeSend;

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rt_abstract::{BufResult, IoBuf, IoBufMut, MaybeSend, OpenOptions};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::retry_on_intr;
@@ -78,6 +79,19 @@ impl rt_abstract::File for File {
         offset: u64,
     ) -> impl Future<Output = BufResult<(), Vec<B>>> + MaybeSend {
         self.offload(move |fd| (write_all(fd, &bufs, offset), bufs))
+    }
+
+    fn write_all_and_sync_at(
+        &self,
+        bytes: Bytes,
+        offset: u64,
+        written: impl FnOnce() + Send + 'static,
+    ) -> impl Future<Output = io::Result<()>> + MaybeSend {
+        self.offload(move |fd| {
+            write_all(fd, &[bytes], offset)?;
+            written();
+            Ok(rustix::fs::fdatasync(fd)?)
+        })
     }
 
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> + MaybeSend {

@@ -30,7 +30,8 @@ use super::{BackupError, JOURNAL_DIR, META_DIR, refused};
 /// The layout of backups: 1 is the first.
 const FORMAT: u32 = 1;
 const MAGIC: &str = "gearbox-backup";
-const FILE: &str = "MANIFEST";
+/// The name of the file that completes a backup.
+pub const MANIFEST: &str = "MANIFEST";
 /// While it is being written.
 const NEW: &str = "MANIFEST.new";
 /// Of a manifest: a line for each of millions of files.
@@ -99,7 +100,7 @@ impl Manifest {
 
     /// Writes it, which makes the backup complete.
     pub(super) async fn write<R: Runtime>(&self, dir: &Path) -> Result<(), BackupError> {
-        let (new, path) = (dir.join(NEW), dir.join(FILE));
+        let (new, path) = (dir.join(NEW), dir.join(MANIFEST));
         write_new::<R>(&new, Bytes::from(self.text())).await?;
         R::rename(&new, &path).await.map_err(on("rename", &new))?;
         sync_dir::<R>(dir).await
@@ -107,12 +108,12 @@ impl Manifest {
 
     /// Reads that of the backup in `dir`.
     pub(super) async fn read<R: Runtime>(dir: &Path) -> Result<Self, BackupError> {
-        let path = dir.join(FILE);
+        let path = dir.join(MANIFEST);
         let file = match R::open(&path, OpenOptions::READ).await {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let dir = dir.display();
-                return refused(format!("{dir} holds no complete backup: there is no {FILE}"));
+                return refused(format!("{dir} holds no complete backup: there is no {MANIFEST}"));
             }
             Err(error) => return Err(on("open", &path)(error)),
         };

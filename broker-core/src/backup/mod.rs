@@ -20,7 +20,7 @@ use rt_abstract::{Instant, Runtime, Shutdown};
 
 use crate::node::Node;
 use copy::{make_dir, on, sync_dir};
-pub use manifest::{Counts, FileEntry, Manifest};
+pub use manifest::{Counts, FileEntry, MANIFEST, Manifest};
 
 /// Below a data directory, and below a backup: the journal.
 pub const JOURNAL_DIR: &str = "journal";
