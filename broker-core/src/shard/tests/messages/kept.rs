@@ -95,11 +95,21 @@ impl Kept {
         }
     }
 
-    /// A shard moves all that it may, as far as its messages are read at once.
+    /// A shard moves all that it may.
     pub fn move_all(&mut self, shard: usize) {
+        self.begin_moving(shard, false);
+        self.fetch();
+    }
+
+    /// The same, and nobody else does anything; whether it is done at once.
+    pub fn begin_moving(&mut self, shard: usize, reads: bool) {
         let now_ms = self.bench.now_ms;
         self.bench.shards[shard].move_all(now_ms);
-        self.fetch();
+        while reads && let Some(fetch) = self.bench.shards[shard].take_fetch() {
+            let read = fetch.positions().map(|at| self.read(at)).collect();
+            self.bench.shards[shard].on_fetched(fetch, read, now_ms);
+            self.bench.shards[shard].end_turn();
+        }
     }
 
     /// The process ends; the next one finds what was durable.
@@ -277,6 +287,9 @@ impl Kept {
     pub fn read(&self, at: u64) -> Result<Arc<Message>, Lost> {
         let position = Position::new(at);
         let record = self.records.get(&at).cloned().or_else(|| self.disk.waiting(position));
+        if at < self.node.usage().oldest.get() {
+            return Err(Lost); // what was wanted then, and is not any more
+        }
         let record = record.expect("what is wanted is somewhere");
         let message = message_of(&record, WALL_MS - 1_000);
         message.map(Arc::new).map_err(|_| Lost)
