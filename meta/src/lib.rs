@@ -18,6 +18,6 @@ pub mod steps;
 pub mod store;
 
 pub use handle::{Answer, Handle, ProposeError};
-pub use node::{ClusterOptions, LogLimits, NodeError, Options, Server, open};
+pub use node::{ClusterOptions, LogLimits, NodeError, Options, Server, open, open_on};
 pub use raft::machine::ApplyMode;
 pub use store::inspect;

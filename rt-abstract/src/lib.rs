@@ -23,6 +23,7 @@ mod mailbox;
 mod net;
 mod notify;
 pub mod os;
+pub mod planted;
 mod runtime;
 mod send;
 mod shared;

@@ -20,6 +20,10 @@ pub trait Runtime: Copy + fmt::Debug + Send + Sync + 'static {
     /// The name in flags, logs and reports: `tokio`, `monoio`, `compio`.
     const NAME: &'static str;
 
+    /// Whether work may have a thread of its own, to block on. A simulation has none: what would be
+    /// such a thread is a task there.
+    const HAS_THREADS: bool = true;
+
     /// A connected TCP or Unix-domain stream.
     type Stream: Stream;
     /// A TCP or Unix-domain listener.

@@ -32,13 +32,20 @@
 //! `docs/simulation.md` says how the world works.
 
 mod buf;
+pub mod cli;
+pub mod client;
 mod config;
 mod control;
 mod coverage;
 mod disk;
+pub mod history;
 mod net;
+pub mod oracle;
+pub mod record;
+pub mod runner;
 mod runtime;
 mod task;
+pub mod workload;
 mod world;
 
 pub use config::{Config, Disk, Latency, Link, Network};

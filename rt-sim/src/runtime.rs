@@ -44,6 +44,7 @@ impl Sim {
 
 impl Runtime for Sim {
     const NAME: &'static str = "sim";
+    const HAS_THREADS: bool = false;
 
     type Stream = net::Stream;
     type Listener = net::Listener;

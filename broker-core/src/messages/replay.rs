@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use mqtt::session::{Delivery, Incoming, Outgoing, Place, Reference, Restored};
 use mqtt::wire::PacketId;
+use rt_abstract::planted::{Bug, is_planted};
 
 use super::record::{Origin, PublishHead, Record, RecordError, Target};
 
@@ -229,11 +230,13 @@ impl Replay {
 impl Recorded {
     /// The outgoing half, and the identifiers of the incoming one.
     pub fn into_halves(self) -> (Outgoing, Incoming) {
-        let next_seq = self.last_seq + 1 + SKIPPED;
+        let skipped = if is_planted(Bug::ReusedIdentifier) { 0 } else { SKIPPED };
+        let next_seq = self.last_seq + 1 + skipped;
         let messages = self.messages.into_values().flatten();
         let outgoing = Outgoing::restore(messages, self.sent_seq, next_seq);
         let mut incoming = Incoming::default();
-        for (id, place) in self.taken {
+        let taken = if is_planted(Bug::ForgottenQos2) { HashMap::new() } else { self.taken };
+        for (id, place) in taken {
             incoming.take(id);
             incoming.set_place(id, place);
         }

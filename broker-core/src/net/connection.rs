@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use mqtt::access::PasswordCheck;
-use rt_abstract::{AsyncRead, Runtime, Shared, Stream};
+use rt_abstract::planted::{Bug, is_planted};
+use rt_abstract::{AsyncRead, BufResult, IoBufMut, MaybeSend, Runtime, Shared, Stream};
 
 use super::core::{Core, enter};
 use crate::node::Node;
@@ -139,7 +140,11 @@ async fn read_once<R: Runtime>(
 ) -> Option<Received> {
     let get = || core.with(|core| core.shard.read_buffer(key));
     let put = |buffer| core.with(|core| core.shard.unread_buffer(key, buffer));
-    match stream.read_lazy(get, put).await {
+    let read = match is_planted(Bug::DroppedRead) {
+        true => dropping_read::<R, _>(stream, get).await,
+        false => stream.read_lazy(get, put).await,
+    };
+    match read {
         (Ok(read @ 1..), Some(buffer)) => {
             Some(enter(core, |core, now_ms| core.shard.on_bytes(key, read, buffer, now_ms)))
         }
@@ -148,6 +153,22 @@ async fn read_once<R: Runtime>(
                 core.with(|core| core.shard.unread_buffer(key, buffer));
             }
             None
+        }
+    }
+}
+
+/// The mistake [`Bug::DroppedRead`].
+async fn dropping_read<R: Runtime, B: IoBufMut>(
+    stream: &mut impl AsyncRead,
+    get: impl Fn() -> B + MaybeSend,
+) -> BufResult<usize, Option<B>> {
+    loop {
+        let (mut done, buffer) = (None, get());
+        let reading = async { done = Some(stream.read(buffer).await) };
+        let mut timeout = pin!(R::sleep(Duration::from_millis(300)));
+        is_first(reading, &mut timeout).await;
+        if let Some((result, buffer)) = done {
+            return (result, Some(buffer));
         }
     }
 }

@@ -8,6 +8,7 @@ use mqtt::topic::parse_filter;
 use mqtt::wire::{
     Disconnect, Packet, PacketType, PropertyBuf, ReasonCode, Sender, Version, encode,
 };
+use rt_abstract::planted::{Bug, is_planted};
 
 use super::conn::Phase;
 use super::held::Held;
@@ -131,6 +132,12 @@ impl Shard {
         }
         let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
         let delay_s = entry.will.as_ref().map_or(0, |will| will.delay_s);
+        if is_planted(Bug::DoubledWill)
+            && let Some(will) = entry.will.clone().filter(|_| delay_s == 0)
+        {
+            self.publish_will(&will, now_ms);
+        }
+        let Some(entry) = self.sessions.get_mut(session.0 as usize) else { return };
         match entry.will.take() {
             None => {}
             // A durable one is the metadata's to give away.
@@ -160,6 +167,9 @@ impl Shard {
     /// Another connection has the session from now on [MQTT-3.1.4-3].
     pub(super) fn take_over(&mut self, old: ConnKey, parting: Parting, now_ms: u64) {
         self.stats.takeovers.add(1);
+        if is_planted(Bug::LostTakeover) {
+            return self.detach(old, parting, now_ms);
+        }
         self.say_disconnect(old, ReasonCode::SessionTakenOver);
         self.detach(old, parting, now_ms);
         self.close(old, now_ms);

@@ -62,6 +62,7 @@ use mqtt::routing::{FilterTree, Matched, SeededHash, slot_of};
 use mqtt::session::{Progress, QueueBounds, Session, Will};
 use mqtt::topic;
 use rt_abstract::Instant;
+use rt_abstract::planted::{Bug, is_planted};
 use slab::Slab;
 
 use crate::access::Access;
@@ -265,7 +266,10 @@ impl Shard {
             max_session_expiry_s: limits.max_session_expiry_s,
         };
         let bounds = QueueBounds {
-            max_messages: limits.max_queued_messages,
+            max_messages: match is_planted(Bug::UnboundedQueue) {
+                true => usize::MAX,
+                false => limits.max_queued_messages,
+            },
             max_bytes: limits.max_queued_bytes,
             when_full: match limits.queue_full {
                 QueueFull::DropOld => mqtt::session::QueueFull::DropOld,

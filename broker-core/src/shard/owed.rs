@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use mqtt::session::Place;
 use mqtt::wire::{AckKind, PacketId, ReasonCode};
+use rt_abstract::planted::{Bug, is_planted};
 use smallvec::SmallVec;
 
 use super::conn::Phase;
@@ -134,7 +135,9 @@ impl Shard {
             wait.unit = wait.unit.max(recording.take(sessions, session, origin));
             then = Afterwards::Nothing;
         }
-        if wait.is_over() && conn.owed == 0 {
+        // Nobody tells of what is stored already, as what a repeated publish waits for may be.
+        let stored = recording.is_stored(wait.unit, wait.ticket, wait.written);
+        if (wait.is_over() || stored && wait.hops.is_empty()) && conn.owed == 0 {
             return self.acknowledge(key, kind, id, reason);
         }
         conn.owed += 1;
@@ -244,7 +247,7 @@ impl Recording {
     fn take_ready(&mut self) -> Option<One> {
         let first = self.owed.queue.front().filter(|_| self.owed.staged > 0)?;
         let Wait { unit, ticket, written, .. } = first.wait;
-        if !self.is_stored(unit, ticket, written) {
+        if !self.is_stored(unit, ticket, written) && !is_planted(Bug::AckBeforeSync) {
             return None;
         }
         self.owed.staged -= 1;

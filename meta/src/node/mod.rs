@@ -97,11 +97,16 @@ pub struct NodeError(String);
 /// [`StoreError`], for the operator: what lies in the directory is not this node's, damaged, or
 /// newer, or the disk failed.
 pub fn open(options: Options) -> Result<(Handle, Server), StoreError> {
-    let store: Arc<dyn Store> = Arc::new(RocksStore::open(&options.dir, options.node)?);
+    let store = RocksStore::open(&options.dir, options.node)?;
+    Ok(open_on(options, Arc::new(store)))
+}
+
+/// A node on a store that is open already: its directory is not looked at.
+pub fn open_on(options: Options, store: Arc<dyn Store>) -> (Handle, Server) {
     let steps = Arc::new(Steps::new(&APPLY_STEPS, 1, options.steps));
     let (handle, requests) = Handle::new(options.node, store.clone(), steps.clone());
     let server = Server { options, handle: handle.clone(), store, steps, requests };
-    Ok((handle, server))
+    (handle, server)
 }
 
 impl Server {
@@ -210,6 +215,7 @@ async fn run<R: Runtime>(
         failure.set(error.to_string());
     }
     drop(raft);
+    log_handle.ended().await;
     let closed = R::spawn_blocking(move || log_handle.close()).await;
     closed.map_err(failed)?;
     match failure.get() {

@@ -1,7 +1,7 @@
 //! The raft log, and the vote, in a [`Store`].
 //!
 //! Appending puts entries into memory, where they can be read at once, and gives them to the two
-//! threads of `io`, which write and sync them in groups. Whoever waits for an entry to be durable is
+//! threads (or tasks) of `io`, which write and sync them in groups. Whoever waits for an entry to be durable is
 //! told by a task on the raft's own executor, for openraft's callbacks may not leave it.
 //!
 //! A failed write or sync ends the log: everything that waits is told so, nothing is acknowledged
@@ -92,7 +92,11 @@ impl<R: Runtime> LogStore<R> {
     /// When the store cannot be read, what it has is no log, or threads cannot be started.
     pub fn open(store: Arc<dyn Store>, options: LogOptions) -> Result<Self, StoreError> {
         let tail = Tail::load(&*store, options.tail_entries, options.tail_bytes)?;
-        let io = Io::start(store.clone(), options.on_failure)
+        let started = match R::HAS_THREADS {
+            true => Io::start(store.clone(), options.on_failure),
+            false => Ok(Io::start_tasks::<R>(store.clone(), options.on_failure)),
+        };
+        let io = started
             .map_err(|error| StoreError::failed("starting the threads of the raft log", error))?;
         let waiting = Shared::new(Waiting { entries: VecDeque::new(), bytes: 0, closed: false });
         let space = Arc::new(Notify::new());
@@ -235,6 +239,12 @@ impl LogHandle {
     /// Why the log ended, if an error was the reason.
     pub fn failed(&self) -> Option<StoreError> {
         self.io.failed().cloned()
+    }
+
+    /// Lets what is queued be written and synced, and waits until it is.
+    pub async fn ended(&self) {
+        self.io.end();
+        self.io.ended.wait().await;
     }
 
     /// Writes and syncs what is queued and waits for the threads: as long as the disk takes. Call it

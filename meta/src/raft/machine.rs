@@ -15,6 +15,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
+use rt_abstract::planted::{Bug, is_planted};
 use rt_abstract::{Runtime, Shared};
 use tokio::sync::oneshot;
 
@@ -242,6 +243,9 @@ impl Applier {
             let stored = StoredMembership::new(Some(log_id), new);
             tx.put(keys::raft(MEMBERSHIP), encode_membership(&stored));
             end(ApplyStep::Membership);
+        }
+        if is_planted(Bug::SplitApply) {
+            self.store.write(std::mem::replace(&mut tx, Tx::new(&*self.store)).into_changes())?;
         }
         tx.put(keys::raft(APPLIED), encode_position(&last));
         self.store.write(tx.into_changes())?;

@@ -1,4 +1,4 @@
-//! The two threads that put the log on the disk.
+//! What puts the log on the disk: two threads, or two tasks where a runtime has no threads.
 //!
 //! One takes all that is queued and writes it as one batch, unsynced; the other syncs all that is
 //! written. So a batch is written while the one before is being synced, and a sync serves whoever
@@ -8,10 +8,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rt_abstract::Notify;
+use rt_abstract::{Notify, Runtime, Shutdown};
 
 use super::{COMMITTED, END_OF_LOG, PURGED, VOTE, key};
 use crate::raft::entry::{self, Entry, LogId, Vote};
@@ -31,7 +32,7 @@ pub(super) enum Operation {
     Purge(u64, LogId),
 }
 
-/// Called once, by a storage thread, with the error that ends the log.
+/// Called once, by whoever found it, with the error that ends the log.
 pub type FailureHook = Box<dyn Fn(&StoreError) + Send + Sync>;
 
 /// What the threads and the log share.
@@ -39,9 +40,9 @@ pub(super) struct Io {
     store: Arc<dyn Store>,
     queue: Mutex<Queue>,
     /// Something is to be written, or no more will be.
-    to_write: Condvar,
+    to_write: Signal,
     /// Something is to be synced, or no more will be.
-    to_sync: Condvar,
+    to_sync: Signal,
     /// Operations up to this one are in the store.
     written: AtomicU64,
     /// Operations up to this one survive a power failure, purges possibly not.
@@ -52,8 +53,20 @@ pub(super) struct Io {
     finished: AtomicBool,
     /// Told of every change of `synced`, `failed` and `finished`.
     pub(super) progress: Notify,
+    /// On once `finished` is.
+    pub(super) ended: Shutdown,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
+
+/// Wakes the one thread, or the one task, that waits.
+#[derive(Default)]
+struct Signal {
+    thread: Condvar,
+    task: Notify,
+}
+
+/// What is to be done next: nothing yet, or nothing any more.
+type Next<T> = ControlFlow<(), Option<T>>;
 
 /// Bounded by the log, which waits when too much is not synced yet.
 #[derive(Default)]
@@ -70,21 +83,37 @@ struct Queue {
 }
 
 impl Io {
-    /// Starts the threads.
-    pub(super) fn start(store: Arc<dyn Store>, on_failure: FailureHook) -> io::Result<Arc<Self>> {
-        let io = Arc::new(Self {
+    fn new(store: Arc<dyn Store>, on_failure: FailureHook) -> Arc<Self> {
+        Arc::new(Self {
             store,
             queue: Mutex::default(),
-            to_write: Condvar::new(),
-            to_sync: Condvar::new(),
+            to_write: Signal::default(),
+            to_sync: Signal::default(),
             written: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             failed: OnceLock::new(),
             on_failure,
             finished: AtomicBool::new(false),
             progress: Notify::new(),
+            ended: Shutdown::new(),
             threads: Mutex::default(),
-        });
+        })
+    }
+
+    /// Starts tasks on the calling executor.
+    pub(super) fn start_tasks<R: Runtime>(
+        store: Arc<dyn Store>,
+        on_failure: FailureHook,
+    ) -> Arc<Self> {
+        let io = Self::new(store, on_failure);
+        drop(R::spawn(io.clone().write_here::<R>()));
+        drop(R::spawn(io.clone().sync_here::<R>()));
+        io
+    }
+
+    /// Starts the threads.
+    pub(super) fn start(store: Arc<dyn Store>, on_failure: FailureHook) -> io::Result<Arc<Self>> {
+        let io = Self::new(store, on_failure);
         let writer = io.clone();
         let writer = thread::start("raft-log-write", move || writer.write())?;
         let syncer = io.clone();
@@ -108,7 +137,7 @@ impl Io {
         queue.given += 1;
         queue.operations.push_back(operation);
         drop(queue);
-        self.to_write.notify_one();
+        self.to_write.notify();
     }
 
     /// Notes down how far the log is committed, with the next write.
@@ -139,7 +168,7 @@ impl Io {
     /// Lets the threads end once everything that is queued is on the disk.
     pub(super) fn end(&self) {
         self.lock().closed = true;
-        self.to_write.notify_one();
+        self.to_write.notify();
     }
 
     /// Waits for the threads.
@@ -157,58 +186,117 @@ impl Io {
 
     fn write(&self) {
         loop {
-            let (batch, count, sync) = {
-                let mut queue = self.lock();
-                while queue.operations.is_empty() && !queue.closed {
-                    queue = self.to_write.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.lock();
+            let next = loop {
+                match queue.next_write() {
+                    Next::Continue(None) => queue = self.to_write.wait(queue),
+                    next => break next,
                 }
-                if queue.operations.is_empty() && queue.committed.is_none() {
-                    break;
-                }
-                queue.take()
             };
-            let mut out = Batch::new();
-            for operation in batch {
-                operation.into_changes(&mut out);
-            }
-            if let Err(error) = self.store.write(out) {
-                self.fail(error);
+            drop(queue);
+            let Next::Continue(Some(taken)) = next else { break };
+            if !self.write_taken(taken) {
                 break;
             }
-            let written = self.written.load(Ordering::Relaxed) + count;
-            self.written.store(written, Ordering::Release);
-            if sync {
-                self.lock().sync_upto = written;
-                self.to_sync.notify_one();
+        }
+        self.end_writing();
+    }
+
+    async fn write_here<R: Runtime>(self: Arc<Self>) {
+        loop {
+            let next = self.lock().next_write();
+            match next {
+                Next::Continue(None) => self.to_write.task.notified().await,
+                Next::Continue(Some(taken)) => {
+                    let io = self.clone();
+                    let written = R::spawn_blocking(move || io.write_taken(taken)).await;
+                    if !written.unwrap_or(false) {
+                        break;
+                    }
+                }
+                Next::Break(()) => break,
             }
         }
+        self.end_writing();
+    }
+
+    /// False: nothing more can be written.
+    fn write_taken(&self, taken: Written) -> bool {
+        let mut out = Batch::new();
+        for operation in taken.batch {
+            operation.into_changes(&mut out);
+        }
+        if let Err(error) = self.store.write(out) {
+            self.fail(error);
+            return false;
+        }
+        let written = self.written.load(Ordering::Relaxed) + taken.count;
+        self.written.store(written, Ordering::Release);
+        if taken.sync {
+            self.lock().sync_upto = written;
+            self.to_sync.notify();
+        }
+        true
+    }
+
+    fn end_writing(&self) {
         self.lock().writer_ended = true;
-        self.to_sync.notify_one();
+        self.to_sync.notify();
     }
 
     fn sync(&self) {
-        let mut synced = 0;
         loop {
-            {
-                let mut queue = self.lock();
-                while queue.sync_upto <= synced && !queue.writer_ended {
-                    queue = self.to_sync.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.lock();
+            let next = loop {
+                match queue.next_sync(self.synced()) {
+                    Next::Continue(None) => queue = self.to_sync.wait(queue),
+                    next => break next,
                 }
-                if queue.sync_upto <= synced || self.failed.get().is_some() {
-                    break;
-                }
-            }
-            let written = self.written();
-            if let Err(error) = self.store.sync() {
-                self.fail(error);
+            };
+            drop(queue);
+            if next.is_break() || !self.sync_written() {
                 break;
             }
-            synced = written;
-            self.synced.store(synced, Ordering::Release);
-            self.progress.notify();
         }
+        self.finish();
+    }
+
+    async fn sync_here<R: Runtime>(self: Arc<Self>) {
+        loop {
+            let next = self.lock().next_sync(self.synced());
+            match next {
+                Next::Continue(None) => self.to_sync.task.notified().await,
+                Next::Continue(Some(())) => {
+                    let io = self.clone();
+                    if !R::spawn_blocking(move || io.sync_written()).await.unwrap_or(false) {
+                        break;
+                    }
+                }
+                Next::Break(()) => break,
+            }
+        }
+        self.finish();
+    }
+
+    /// False: nothing more can be synced.
+    fn sync_written(&self) -> bool {
+        if self.failed.get().is_some() {
+            return false;
+        }
+        let written = self.written();
+        if let Err(error) = self.store.sync() {
+            self.fail(error);
+            return false;
+        }
+        self.synced.store(written, Ordering::Release);
+        self.progress.notify();
+        true
+    }
+
+    fn finish(&self) {
         self.finished.store(true, Ordering::Release);
         self.progress.notify();
+        self.ended.trigger();
     }
 
     /// Nothing is written or acknowledged from now on.
@@ -223,9 +311,44 @@ impl Io {
     }
 }
 
+impl Signal {
+    fn notify(&self) {
+        self.thread.notify_one();
+        self.task.notify();
+    }
+
+    fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.thread.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one write holds.
+struct Written {
+    batch: Vec<Taken>,
+    /// How many operations that is.
+    count: u64,
+    /// Whether any of them waits for a sync.
+    sync: bool,
+}
+
 impl Queue {
-    /// What one write shall hold, how many operations that is, and whether any waits for a sync.
-    fn take(&mut self) -> (Vec<Taken>, u64, bool) {
+    fn next_write(&mut self) -> Next<Written> {
+        match self.operations.is_empty() {
+            true if !self.closed => Next::Continue(None),
+            true if self.committed.is_none() => Next::Break(()),
+            _ => Next::Continue(Some(self.take())),
+        }
+    }
+
+    fn next_sync(&self, synced: u64) -> Next<()> {
+        match self.sync_upto > synced {
+            true => Next::Continue(Some(())),
+            false if self.writer_ended => Next::Break(()),
+            false => Next::Continue(None),
+        }
+    }
+
+    fn take(&mut self) -> Written {
         let mut taken = Vec::new();
         let (mut entries, mut count, mut sync) = (0, 0, false);
         while count < MAX_BATCH as u64
@@ -243,7 +366,7 @@ impl Queue {
             // never before the entries that are committed
             taken.extend(self.committed.take().map(Taken::Committed));
         }
-        (taken, count, sync)
+        Written { batch: taken, count, sync }
     }
 }
 

@@ -40,6 +40,22 @@ fn a_member_that_ends_records_nothing_for_what_it_hands_on() {
 }
 
 #[test]
+fn a_repeated_publish_is_answered_though_nothing_more_is_recorded() {
+    let mut kept = Kept::new(1);
+    let client = kept.connect("p");
+    kept.publish(client, "t", "a", ExactlyOnce, 1);
+    kept.bench.end(client);
+    kept.sync();
+    let client = kept.connect("p");
+    kept.publish_again(client, "t", "a", ExactlyOnce, 1, true);
+    assert_eq!(kept.got(client), ["PubRec 1"]);
+    kept.ack(client, PubRel, 1);
+    kept.sync();
+    kept.ack(client, PubRel, 1);
+    assert_eq!(kept.got(client).len(), 2, "also the end of the exchange is");
+}
+
+#[test]
 fn what_one_session_lost_is_not_recorded_of_another() {
     let limits =
         Limits { max_queued_messages: 2, queue_full: QueueFull::DropOld, ..Limits::default() };
