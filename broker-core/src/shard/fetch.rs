@@ -22,9 +22,9 @@ use crate::messages::Done;
 /// Bytes of one session's queue that are in memory while its client is there.
 const SESSION_READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// What is to be read at once, for one session.
+/// What is to be read at once.
 ///
-/// Bound: the read-ahead of one session.
+/// Bound: the read-ahead of one session, or what is moved at once.
 #[derive(Debug)]
 pub struct Fetch {
     purpose: Purpose,

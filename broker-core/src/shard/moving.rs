@@ -30,6 +30,7 @@ const LOOKED_AT_PER_TICK: usize = 32_768;
 const MAX_FOUND: usize = 65_536;
 /// Read at once.
 const MAX_READ_BYTES: usize = 1 << 20;
+const MAX_READ_RECORDS: usize = 256;
 /// A record's header, and what else a message takes beside itself.
 pub(super) const RECORD_BYTES: usize = 32;
 /// How long nothing is looked for when nothing of what was found could be moved.
@@ -97,8 +98,9 @@ impl Shard {
         }
         recording.tell_settled();
         recording.refill_budget(now_ms);
-        let moving = &mut recording.moving;
-        if !recording.full.is_empty() || moving.is_busy() || now_ms < moving.rests_until_ms {
+        let moving = &recording.moving;
+        let has_room = recording.full.is_empty() && moving.budget.left(1) > 0;
+        if !has_room || moving.is_busy() || now_ms < moving.rests_until_ms {
             return;
         }
         if moving.looking.is_none() {
@@ -235,7 +237,7 @@ impl Recording {
             }
             bytes += RECORD_BYTES + found.message_bytes as usize;
             let fits = bytes <= most || (wanted.is_empty() && moving.budget.may_overdraw());
-            if !fits {
+            if !fits || wanted.len() == MAX_READ_RECORDS {
                 break;
             }
             wanted.push((0, place));
@@ -255,7 +257,7 @@ impl Recording {
         !found.is_empty() && !reading && looking.is_none() && budget.left(1) > 0
     }
 
-    /// A record was moved to `to`. False when it did not count where it was.
+    /// A record was moved to `to`. False when nobody needs it any more, or another one stands for it.
     pub(super) fn on_moved(&mut self, entry: &mut Entry, what: What, to: Place) -> bool {
         let outgoing = entry.session.outgoing.as_mut();
         let (is_moved, from) = match what {
