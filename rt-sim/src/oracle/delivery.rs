@@ -29,7 +29,11 @@ pub fn delivered(
     let newest = receiver.newest();
     let forgiven = forgiven_us.is_some_and(|at_us| published.sent_us <= at_us);
     let Some(conn) = receiver.conns.get(&number) else { return Ok(()) };
-    in_time(promises, client, conn, message, published)?;
+    // What was sent once is sent again, whatever its time.
+    let known = receiver.session.as_ref().is_some_and(|session| session.got.contains_key(&message));
+    if !known && !delivery.dup {
+        in_time(promises, client, conn, message, published)?;
+    }
     if newest != Some(number) {
         let newer = receiver.conns.range(number + 1..).map(|(_, conn)| conn);
         return one_place(client, number, newer, message, published);
