@@ -94,6 +94,10 @@ pub fn observe(facts: &mut Facts, promises: &Promises, what: &What) -> Result<()
 fn connecting(facts: &mut Facts, client: ClientNumber, number: ConnNumber, terms: &Terms) {
     let now_us = facts.now_us;
     let client = facts.client(client);
+    if client.session.as_ref().is_some_and(|session| session.expiry_s == 0) {
+        // It goes with the connection that is replaced.
+        client.session = None;
+    }
     if terms.clean {
         client.doubt();
     }

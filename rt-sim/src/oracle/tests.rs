@@ -285,6 +285,16 @@ fn a_session_lives_as_long_as_it_was_promised() {
 }
 
 #[test]
+fn a_session_without_a_life_of_its_own_goes_with_its_connection() {
+    let mut told = told();
+    told.connect(0, 1, false).connect_as(1, 1, terms(true, false), false);
+    told.subscribe(1, 1, AtLeastOnce).see(What::Connecting(1, 2, terms(false, false)));
+    told.see(What::Ended(1, 1, End::ByBroker)).see(What::Ended(1, 2, End::Broken));
+    told.connect(1, 3, true).publish(1, AtLeastOnce, false).accept(1, AtLeastOnce);
+    assert_eq!(told.end(), None, "it has not subscribed");
+}
+
+#[test]
 fn a_session_has_one_connection() {
     let mut told = told();
     told.begin(AtLeastOnce).connect(1, 2, true).publish(1, AtLeastOnce, false);
