@@ -30,8 +30,8 @@ struct Count {
     live: i64,
     /// All that were live at some time since they were counted first.
     total: i64,
-    /// What these take.
-    bytes: u64,
+    /// What those take that were found at start; 0 without any.
+    found_bytes: u64,
 }
 
 impl Live {
@@ -84,10 +84,10 @@ impl Live {
         (inner.first > before).then_some(inner.first)
     }
 
-    /// Records that are live, or about to be, take so much of a segment.
-    pub fn add_bytes(&self, segment: u64, bytes: u64) {
+    /// Live records that were found at start take so much of a segment.
+    pub fn found(&self, segment: u64, bytes: u64) {
         if let Some(count) = self.lock().count(segment) {
-            count.bytes += bytes;
+            count.found_bytes += bytes;
         }
     }
 
@@ -102,7 +102,8 @@ impl Live {
             return inner.first;
         }
         let missing = count.saturating_sub(inner.counts.len() as u64);
-        let mut live_bytes: Vec<_> = inner.counts.iter().map(Count::live_bytes).collect();
+        let live_bytes = inner.counts.iter().map(|count| count.live_bytes(segment_bytes));
+        let mut live_bytes: Vec<_> = live_bytes.collect();
         live_bytes.extend((0..missing).map(|_| 0));
         live_bytes.truncate(usize::try_from(count).unwrap_or(usize::MAX));
         inner.first + sparse_prefix(&live_bytes, segment_bytes, nearly_full) as u64
@@ -136,10 +137,13 @@ impl Inner {
 }
 
 impl Count {
-    /// An estimate: as if all records had one length.
-    fn live_bytes(&self) -> u64 {
+    /// An estimate: as if all records had one length and, unless they were found at start, filled the
+    /// segment. So what is moved is full at first, however its records fit into segments, and is not
+    /// moved again before some of it is done.
+    fn live_bytes(&self, segment_bytes: u64) -> u64 {
+        let bytes = if self.found_bytes > 0 { self.found_bytes } else { segment_bytes };
         let (live, total) = (self.live.max(0) as u128, self.total.max(1) as u128);
-        (u128::from(self.bytes) * live / total) as u64
+        (u128::from(bytes) * live / total) as u64
     }
 }
 
@@ -167,8 +171,8 @@ mod tests {
     fn what_is_owed_in_sparse_segments_is_to_be_moved() {
         let live = Live::new(3, 1);
         live.change(&[(3, 10), (4, 10)], 9, None);
-        live.add_bytes(3, 1_000);
-        live.add_bytes(4, 1_000);
+        live.found(3, 900);
+        live.found(4, 900);
         assert_eq!(live.sparse(u64::MAX, 9, 1_000, false), 3, "not all have counted");
         live.counted();
         assert_eq!(live.sparse(u64::MAX, 7, 1_000, false), 3, "half of it is owed");
@@ -180,6 +184,18 @@ mod tests {
         assert_eq!(live.sparse(u64::MAX, 9, 1_000, true), 4);
         live.change(&[(4, -8)], 9, None);
         assert_eq!(live.sparse(u64::MAX, 9, 1_000, true), 8);
+    }
+
+    #[test]
+    fn what_nothing_is_done_of_stays_where_it_is() {
+        let live = Live::new(3, 1);
+        live.counted();
+        let one_each: Vec<_> = (3..20).map(|segment| (segment, 1)).collect();
+        live.change(&one_each, 20, None);
+        assert_eq!(live.sparse(u64::MAX, 20, 1_000, false), 3, "a record for each segment");
+        let more: Vec<_> = (3..20).flat_map(|segment| [(segment, 9), (segment, -9)]).collect();
+        live.change(&more, 20, None);
+        assert_eq!(live.sparse(u64::MAX, 20, 1_000, false), 19);
     }
 
     #[test]

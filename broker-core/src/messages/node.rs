@@ -282,9 +282,9 @@ impl Messages {
         }
     }
 
-    /// A unit was appended to a segment, with so many bytes of records that are live now, or nearly.
-    pub(crate) fn add_live_bytes(&self, segment: u64, bytes: u64) {
-        self.live.add_bytes(segment, bytes);
+    /// Live records that were found at start take so much of a segment.
+    pub(crate) fn found(&self, segment: u64, bytes: u64) {
+        self.live.found(segment, bytes);
     }
 
     /// Of the QoS 2 messages of a shard's publishers that lie before `position`, each has its record

@@ -353,7 +353,6 @@ impl Recording {
         }
         let at = Some(self.push(record));
         self.gathering.tell.push(Tell { session, generation, what, at });
-        self.gathering.live_bytes += RECORD_BYTES as u64;
         self.hold(session, generation);
         self.node.count_moved(1, RECORD_BYTES);
         self.moving.moved = true;

@@ -303,6 +303,7 @@ impl Shard {
                     let segment = journal.segment_of(Position::new(position));
                     node.unsettled().add(origin, entry.generation, segment);
                     changes.push((segment, 1));
+                    node.found(segment, RECORD_BYTES as u64);
                 }
                 let all = all.into_iter().map(|(origin, _)| origin).collect();
                 entry.unsettled = Some(Box::new(all));
@@ -327,7 +328,7 @@ impl Shard {
         node.change_live(&changes, Position::new(0), None);
         found.dedup_by_key(|(position, _)| *position); // one record may be for many
         for record in found {
-            node.add_live_bytes(segment_of(record.0), record.1);
+            node.found(segment_of(record.0), record.1);
         }
         node.counted();
     }

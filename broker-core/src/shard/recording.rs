@@ -263,10 +263,8 @@ impl Recording {
             let before = unit.batch.bytes();
             let encode = if moved { encode_moved } else { encode_publish };
             let at = unit.batch.push(|out| encode(&head, count, &targets, out));
-            let bytes = unit.batch.bytes() - before;
-            unit.live_bytes += bytes as u64;
             if moved {
-                self.node.count_moved(1, bytes);
+                self.node.count_moved(1, unit.batch.bytes() - before);
             }
             (unit.last, unit.publishes) = (Some(at), true);
             for tell in unit.tell.iter_mut().rev().take_while(|tell| tell.at.is_none()) {
@@ -390,11 +388,8 @@ impl Recording {
         }
         if live > 0 {
             // A unit is within one segment.
-            let segment = self.node.journal().segment_of(self.last);
-            self.changes.push((segment, live));
-            self.node.add_live_bytes(segment, mem::take(&mut unit.live_bytes));
+            self.changes.push((self.node.journal().segment_of(self.last), live));
         }
-        unit.live_bytes = 0;
         let (number, ticket) = (unit.number, appended.ticket.get());
         self.appended.push_back(UnitPlace { number, ticket, end: Place::at(self.last.get() + 1) });
         unit.publishes = false;

@@ -19,8 +19,6 @@ pub(super) struct Unit {
     pub(super) replaced: Vec<Place>,
     /// What changes once these are appended, by the exchanges that they settle.
     pub(super) settled: Changes,
-    /// What the records take that are live then.
-    pub(super) live_bytes: u64,
     pub(super) last: Option<Relative>,
     /// There are new messages among its records.
     pub(super) publishes: bool,

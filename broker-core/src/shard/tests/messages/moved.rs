@@ -62,6 +62,36 @@ fn one_message_for_a_client_that_stays_away_keeps_no_segment() {
     assert_eq!(kept.got(sleeper), NOTHING);
 }
 
+/// Each takes half of a segment, so that a segment holds one: moving them gives nothing back.
+#[test]
+fn what_was_moved_stays_until_some_of_it_is_done() {
+    let mut kept = Kept::new(1);
+    kept.sleeper("s", "t", AtLeastOnce);
+    let reader = kept.connect("r");
+    kept.subscribe(reader, "r", "other", AtLeastOnce);
+    let client = kept.bench.connect(Version::V5, "p", true);
+    for id in 1..=20 {
+        let topic = if id % 2 == 0 { "t" } else { "other" };
+        kept.publish(client, topic, &"x".repeat(30_000), AtLeastOnce, id);
+        kept.sync();
+        for id in 2..22 {
+            kept.ack(reader, PubAck, id);
+        }
+        kept.sync();
+    }
+    let mut rounds = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..400 {
+            kept.bench.pass_ms(64);
+            kept.fetch();
+            kept.sync();
+        }
+        rounds.push(moved(&kept, "journal_moved_records"));
+    }
+    assert_eq!((rounds[1], rounds[2]), (rounds[0], rounds[0]));
+    assert_eq!(kept.live(), 10);
+}
+
 #[test]
 fn a_message_for_many_is_moved_once() {
     let (mut kept, publisher, _) = busy();
@@ -222,6 +252,7 @@ fn a_nearly_full_disk_gets_segments_back_by_moving_little() {
     kept.publish(publisher, "t", "first", AtLeastOnce, 9);
     kept.sync();
     assert_eq!(kept.got(publisher), ["PubAck 9"]);
+    traffic(&mut kept, publisher, reader, 10);
     kept.fill();
     kept.sync();
     let segments = kept.node.usage().segments;
